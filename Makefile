@@ -1,0 +1,55 @@
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+run: .venv/.ready ## the short example: handwritten digits, class after class
+	@$(BIN)/python examples/digits.py $(ARGS)
+
+test: .venv/.ready ## tests and doctests; ARGS="-k merge" chooses some
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+check: .venv/.ready ## style, format, types, direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy src
+	@$(BIN)/lint-imports --no-logo
+
+bench: .venv/.ready ## every benchmark in turn (slow); keep the machine otherwise idle
+	@for script in benchmarks/*.py; do \
+	  case "$${script##*/}" in _*|'*.py') continue;; esac; \
+	  echo "== $$script"; \
+	  $(BIN)/python "$$script" || exit 1; \
+	done
+
+clean: ## remove caches and build products; .venv stays
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -print | while read -r d; do rm -rf "$$d"; done
+
+# .ready is written last, so a set-up that was interrupted is never believed; .unfinished then makes the next one start
+# from nothing. A set-up that ended, well or badly, is updated in place. Torch goes first, to get the wheel of
+# constraints.txt before anything else asks for it.
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "amgc needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not there)." \
+	       "Choose another with: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments: its venv module is missing." \
+	       "Install it (on Debian and Ubuntu the package python3-venv) and try again." >&2; exit 1; }
+	@echo "Setting up .venv (once, about two minutes) ..."
+	@trap 'exit 130' INT TERM HUP; \
+	if [ -e .venv/.unfinished ]; then rm -rf .venv; fi; \
+	mkdir -p .venv && rm -f .venv/.ready && touch .venv/.unfinished || exit 1; \
+	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	{ $(PYTHON) -m venv .venv && \
+	  $(BIN)/python -m pip install -q -c constraints.txt torch && \
+	  $(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"; \
+	} >.venv/install.log 2>&1 || { \
+	  cat .venv/install.log >&2; rm -f .venv/.unfinished; \
+	  echo "Setting up .venv failed; the log above is kept in .venv/install.log." >&2; exit 1; }; \
+	rm -f .venv/.unfinished && touch .venv/.ready

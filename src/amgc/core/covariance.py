@@ -1,0 +1,186 @@
+"""The covariances of K classes, in whatever form they are kept, written as one sum of parts.
+
+L_DB needs only quadratic forms vᵀ Σ_k v, and those add up. So variance enlarging, a variance floor and shrinkage towards
+the pooled covariance never copy the K × d × d numbers: they change the cheap parts (a diagonal, one common matrix).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Class covariances by a thin factor and their exact variances.
+
+    Off the diagonal Σ_k is factor_k factor_kᵀ; on it, `diagonal`. Keeping the diagonal exact is what variance enlarging
+    needs, and makes it a multiplication: VE(LowRank(F, D)) = LowRank(F, (1 + λ) D).
+
+    factor (K, d, r), diagonal (K, d).
+    """
+
+    factor: Tensor
+    diagonal: Tensor
+
+    def dense(self) -> Tensor:
+        """The same covariances as one tensor (K, d, d)."""
+        product = self.factor @ self.factor.mT
+        return product + torch.diag_embed(self.diagonal - product.diagonal(dim1=-2, dim2=-1))
+
+
+@dataclass(frozen=True)
+class Covariances:
+    """Σ_k = scale · full_k + factor_k factor_kᵀ + diag(diagonal_k) + common; a part that is None is zero.
+
+    full (K, d, d), factor (K, d, r), diagonal (K, d), common (d, d).
+    """
+
+    full: Tensor | None = None
+    factor: Tensor | None = None
+    diagonal: Tensor | None = None
+    common: Tensor | None = None
+    scale: float = 1.0
+
+    def variances(self) -> Tensor:
+        """The diagonals of all Σ_k: (K, d), or (1, d) when every class has the same covariance."""
+        parts = []
+        if self.full is not None:
+            parts.append(self.scale * self.full.diagonal(dim1=-2, dim2=-1))
+        if self.factor is not None:
+            parts.append(self.factor.square().sum(-1))
+        if self.diagonal is not None:
+            parts.append(self.diagonal)
+        if self.common is not None:
+            parts.append(self.common.diagonal().unsqueeze(0))
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def rows(self, classes: slice) -> Covariances:
+        """Those of some of the classes."""
+        full, factor, diagonal = (part if part is None else part[classes] for part in (self.full, self.factor, None))
+        if self.diagonal is not None:
+            diagonal = self.diagonal if len(self.diagonal) == 1 else self.diagonal[classes]
+        return replace(self, full=full, factor=factor, diagonal=diagonal)
+
+    def plus_diagonal(self, extra: Tensor) -> Covariances:
+        """Add `extra` (K, d) to the variances."""
+        return replace(self, diagonal=extra if self.diagonal is None else self.diagonal + extra)
+
+    def average(self, share: Tensor) -> Tensor:
+        """Σ_k share_k Σ_k for shares that sum to one: (d, d), or (d,) when no part has an off-diagonal."""
+        flat: Tensor | None = None
+        if self.full is not None:
+            flat = self.scale * torch.tensordot(share.to(self.full.dtype), self.full, dims=1)
+        if self.factor is not None:
+            thin = self.factor * share.to(self.factor.dtype).sqrt()[:, None, None]
+            thin = thin.transpose(0, 1).reshape(thin.shape[1], -1)
+            product = thin @ thin.T
+            flat = product if flat is None else flat + product
+        if self.common is not None:
+            flat = self.common.clone() if flat is None else flat + self.common
+        if self.diagonal is None:
+            assert flat is not None
+            return flat
+        variances = share.to(self.diagonal.dtype) @ self.diagonal.expand(share.shape[0], -1)
+        if flat is None:
+            return variances
+        flat.diagonal().add_(variances)
+        return flat
+
+    def product(self, v: Tensor) -> Tensor:
+        """Σ_k v_kj for vectors v (K, J, d)."""
+        result = torch.zeros_like(v)
+        if self.full is not None:
+            torch.baddbmm(result, v, self.full, alpha=self.scale, out=result)
+        if self.factor is not None:
+            result += (v @ self.factor) @ self.factor.mT
+        if self.diagonal is not None:
+            result.addcmul_(v, self.diagonal[:, None])
+        if self.common is not None:
+            result += v @ self.common
+        return result
+
+    def mixtures(self, shares: Tensor) -> Tensor:
+        """Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d)."""
+        dim = next(part for part in (self.full, self.factor, self.diagonal, self.common) if part is not None).shape[1]
+        result = shares.new_zeros(len(shares), dim, dim)
+        flat = result.view(len(shares), -1)
+        if self.full is not None:
+            flat.addmm_(shares, self.full.reshape(len(self.full), -1), alpha=self.scale)
+        if self.factor is not None:
+            for k, thin in enumerate(self.factor):
+                flat.addr_(shares[:, k], (thin @ thin.T).view(-1))
+        if self.diagonal is not None:
+            spread = self.diagonal.expand(shares.shape[1], -1)
+            result.diagonal(dim1=-2, dim2=-1).add_(shares @ spread)
+        if self.common is not None:
+            result += shares.sum(1)[:, None, None] * self.common
+        return result
+
+    def shrunk(self, pooled: Tensor, towards_pooled: float, towards_diagonal: float) -> Covariances:
+        """Mix every Σ_k with the pooled covariance, then the result with the pooled diagonal.
+
+        Σ_k ← (1 - b) ((1 - a) Σ_k + a Σ_p) + b diag(Σ_p), with a = towards_pooled and b = towards_diagonal;
+        `pooled` is Σ_p (d, d), or its diagonal (d,) for classes that keep only variances.
+        """
+        own = (1 - towards_diagonal) * (1 - towards_pooled)
+        shared = (1 - towards_diagonal) * towards_pooled
+        variances = pooled if pooled.ndim == 1 else pooled.diagonal()
+        diagonal = towards_diagonal * variances.unsqueeze(0)
+        if self.diagonal is not None:
+            diagonal = diagonal + own * self.diagonal
+        if pooled.ndim == 1:
+            diagonal = diagonal + shared * variances.unsqueeze(0)
+        common = None if self.common is None else own * self.common
+        if pooled.ndim == 2 and shared > 0:
+            common = shared * pooled if common is None else common + shared * pooled
+        return replace(
+            self,
+            scale=own * self.scale,
+            factor=None if self.factor is None else own**0.5 * self.factor,
+            diagonal=diagonal,
+            common=common,
+        )
+
+
+AnyCovariance: TypeAlias = "Tensor | LowRank | Covariances"
+
+
+def as_covariances(covariance: AnyCovariance) -> Covariances:
+    """Read any accepted form: a tensor (K, d, d), its diagonals (K, d), a `LowRank` or `Covariances` itself."""
+    if isinstance(covariance, Covariances):
+        return covariance
+    if isinstance(covariance, LowRank):
+        residual = covariance.diagonal - covariance.factor.square().sum(-1)
+        return Covariances(factor=covariance.factor, diagonal=residual)
+    if covariance.ndim == 3:
+        return Covariances(full=covariance)
+    if covariance.ndim == 2:
+        return Covariances(diagonal=covariance)
+    raise ValueError(
+        f"a covariance of shape {tuple(covariance.shape)} is neither (classes, d, d) nor its diagonals (classes, d)."
+    )
+
+
+def enlarge(covariance: AnyCovariance, margin: float | Tensor) -> AnyCovariance:
+    """Eq. (ve): the covariances with their variances, the diagonals, multiplied by 1 + margin.
+
+    The answer has the form of the question, except that a tensor (K, d, d) comes back as `Covariances` that share its
+    memory. `margin` may differ from class to class (K,).
+
+    >>> enlarge(torch.tensor([[1.0, 2.0]]), 0.5)
+    tensor([[1.5000, 3.0000]])
+    """
+    row = margin.unsqueeze(-1) if isinstance(margin, Tensor) else margin
+    if isinstance(covariance, LowRank):
+        return LowRank(covariance.factor, covariance.diagonal * (1 + row))
+    if isinstance(covariance, Tensor) and covariance.ndim == 2:
+        return covariance * (1 + row)
+    parts = as_covariances(covariance)
+    return parts.plus_diagonal(row * parts.variances())

@@ -1,0 +1,200 @@
+"""L_DB and its gradient in one pass over the covariances: the hot loop.
+
+With v_jk = w_j - w_k, class k costs log Σ_j exp z_jk, where z_jk = v_jkᵀ μ_k + ½ v_jkᵀ Σ_k v_jk + b_j - b_k (Eq. L-DB), and
+∂/∂v_jk = p_jk (μ_k + Σ_k v_jk) with p the softmax of z. The product Σ_k v_jk that z needs is the one that the gradient
+needs, so each Σ_k is read once, while it is in the cache, and never is there a K × K × d tensor for all K at once.
+Measured beside the bare matrix products and the form that ISDA, IL2A and PyCIL use: `benchmarks/db_loss.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from amgc.core.covariance import Covariances
+
+CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # workspace: on a CPU it should stay in the cache
+
+
+class Needs(NamedTuple):
+    """Which gradients to compute."""
+
+    head: bool = True
+    mean: bool = False
+    full: bool = False
+    factor: bool = False
+    diagonal: bool = False
+    common: bool = False
+
+
+class Evaluation(NamedTuple):
+    """The loss (a float64 scalar), class_weight_k p_jk as (K, C), and the gradients; those not asked for are None."""
+
+    loss: Tensor
+    share: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    mean: Tensor | None
+    full: Tensor | None
+    factor: Tensor | None
+    diagonal: Tensor | None
+    common: Tensor | None
+
+
+def evaluate(
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    covariances: Covariances,
+    targets: Tensor,
+    class_weight: Tensor,
+    needs: Needs = Needs(),
+    soft_margin: float = 0.0,
+) -> Evaluation:
+    """Σ_k class_weight_k log Σ_j exp z_jk and its gradients.
+
+    weight (C, d), bias (C,), mean (K, d), targets (K,): the column of each row's own class, class_weight (K,);
+    soft_margin is added to z_jk of every other class j ≠ k.
+    """
+    # One vector added to all rows of `weight` changes nothing; without their mean the expanded squares cancel least.
+    weight = weight - weight.mean(0)
+    own = weight[targets]
+    full, factor, diagonal, common = (
+        covariances.full,
+        covariances.factor,
+        covariances.diagonal,
+        covariances.common,
+    )
+
+    z = torch.addmm(bias, mean, weight.T)
+    if diagonal is not None:
+        z.addmm_(diagonal.expand(len(mean), -1), weight.square().T, alpha=0.5)
+        z.addmm_(diagonal * own, weight.T, alpha=-1)
+    if common is not None:
+        pushed = weight @ common
+        z.addmm_(pushed[targets], weight.T, alpha=-1)
+        z.add_((pushed * weight).sum(1), alpha=0.5)
+    # Each row so far is right up to a constant; z_kk = 0 fixes it.
+    z -= z.gather(1, targets[:, None])
+    if soft_margin:
+        z.add_(soft_margin).scatter_(1, targets[:, None], 0.0)
+
+    p = torch.empty_like(z)
+    gradient = torch.zeros_like(weight) if needs.head else None
+    pull = torch.zeros_like(mean) if needs.head else None  # Σ_j p_jk Σ_k v_jk: what row k of the gradient loses
+    full_gradient = torch.empty_like(full) if needs.full and full is not None else None
+    factor_gradient = torch.empty_like(factor) if needs.factor and factor is not None else None
+    walk_full = full is not None and covariances.scale != 0
+    rows = _chunk(weight, walk_full, factor)
+    for start in range(0, len(mean), rows):
+        chunk = slice(start, min(start + rows, len(mean)))
+        if walk_full:
+            assert full is not None
+            v = weight - own[chunk, None]
+            product = torch.bmm(v, full[chunk])
+            z[chunk].add_(v.mul_(product).sum(2), alpha=0.5 * covariances.scale)
+        if factor is not None:
+            thin, size = factor[chunk].transpose(0, 1), (len(weight), -1, factor.shape[2])
+            thin = thin.reshape(thin.shape[0], -1)
+            seen = (weight @ thin).view(size)
+            seen = seen - (own[chunk, None] @ factor[chunk]).transpose(0, 1)
+            z[chunk].add_(seen.square().sum(2).T, alpha=0.5)
+        torch.softmax(z[chunk], 1, out=p[chunk])
+        p[chunk] *= class_weight[chunk, None]
+        if walk_full and gradient is not None and pull is not None:
+            share = p[chunk] if covariances.scale == 1 else p[chunk] * covariances.scale
+            torch.bmm(share[:, None], product, out=pull[chunk, None])
+            for row, from_class in zip(share, product, strict=True):
+                gradient.addcmul_(from_class, row[:, None])
+        if factor is not None:
+            seen *= p[chunk].T[:, :, None]
+            if gradient is not None and pull is not None:
+                gradient.addmm_(seen.view(len(weight), -1), thin.T)
+                pull[chunk] += (factor[chunk] @ seen.sum(0)[:, :, None])[:, :, 0]
+            if factor_gradient is not None:
+                whole = (weight.T @ seen.view(len(weight), -1)).view(weight.shape[1], -1, factor.shape[2])
+                factor_gradient[chunk] = whole.transpose(0, 1) - own[chunk, :, None] * seen.sum(0)[:, None]
+        if full_gradient is not None:
+            v = weight - own[chunk, None]
+            torch.bmm((v * p[chunk, :, None]).mT, v, out=full_gradient[chunk])
+            full_gradient[chunk] *= 0.5 * covariances.scale
+
+    loss = (z.double().logsumexp(1) * class_weight.double()).sum()
+    average = p @ weight  # Σ_j p_jk w_j
+    scaled = class_weight[:, None]
+    bias_gradient = None
+    if gradient is not None and pull is not None:
+        gradient.addmm_(p.T, mean)
+        pull.addcmul_(scaled, mean)
+        if diagonal is not None:
+            spread = diagonal.expand(len(mean), -1)
+            gradient.addcmul_(weight, p.T @ spread).addmm_(p.T, spread * own, alpha=-1)
+            pull.addcmul_(spread, average - scaled * own)
+        if common is not None:
+            gradient.addcmul_(p.sum(0)[:, None], pushed).addmm_(p.T, pushed[targets], alpha=-1)
+            pull.addmm_(p, pushed).addcmul_(scaled, pushed[targets], value=-1)
+        gradient.index_add_(0, targets, pull, alpha=-1)
+        bias_gradient = p.sum(0).index_add_(0, targets, class_weight, alpha=-1)
+    mean_gradient = average - scaled * own if needs.mean else None
+    diagonal_gradient = None
+    if needs.diagonal and diagonal is not None:
+        squares = p @ weight.square() - 2 * average * own + scaled * own.square()
+        diagonal_gradient = 0.5 * (squares.sum(0, keepdim=True) if len(diagonal) == 1 else squares)
+    common_gradient = None
+    if needs.common and common is not None:
+        crossed = own.T @ average
+        common_gradient = weight.T @ (p.sum(0)[:, None] * weight) - crossed - crossed.T
+        common_gradient = 0.5 * (common_gradient + own.T @ (scaled * own))
+    return Evaluation(
+        loss,
+        p,
+        gradient,
+        bias_gradient,
+        mean_gradient,
+        full_gradient,
+        factor_gradient,
+        diagonal_gradient,
+        common_gradient,
+    )
+
+
+def _chunk(weight: Tensor, walk_full: bool, factor: Tensor | None) -> int:
+    """How many classes are walked at once, so that the workspace keeps to `CHUNK_BYTES`."""
+    columns = 2 * weight.shape[1] * walk_full + (0 if factor is None else 2 * factor.shape[2])
+    per_class = max(1, len(weight) * columns * weight.element_size())
+    return max(1, CHUNK_BYTES.get(weight.device.type, 64 << 20) // per_class)
+
+
+class DistributionLoss(torch.autograd.Function):
+    """`evaluate` for autograd: the gradients are computed with the loss and only scaled in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        full: Tensor | None,
+        factor: Tensor | None,
+        diagonal: Tensor | None,
+        common: Tensor | None,
+        scale: float,
+        targets: Tensor,
+        class_weight: Tensor,
+        soft_margin: float,
+    ) -> Tensor:
+        asked = ctx.needs_input_grad
+        needs = Needs(asked[0] or asked[1], *asked[2:7])
+        covariances = Covariances(full, factor, diagonal, common, scale)
+        result = evaluate(weight, bias, mean, covariances, targets, class_weight, needs, soft_margin)
+        ctx.gradients = result[2:]
+        return result.loss.to(weight.dtype)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = (None if g is None else g * upstream[0] for g in ctx.gradients)
+        return (*gradients, None, None, None, None)

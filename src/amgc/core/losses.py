@@ -1,0 +1,191 @@
+"""The paper's losses, each equation once. All are differentiable in weight, bias, mean and covariance.
+
+Shapes: weight (C, d) and bias (C,) of the head; mean (K, d) and covariance of the K classes that the loss averages over,
+the covariance as a tensor (K, d, d), its diagonals (K, d), a `LowRank` or `Covariances`. `targets` (K,) names each class's
+row of the head (default 0..K-1); `among` names the rows in the softmax (default all: a global classifier; a subset: a local
+one). `class_weight` (K,) replaces the mean over classes by a weighted sum.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from amgc.core.covariance import AnyCovariance, as_covariances, enlarge
+from amgc.core.kernel import DistributionLoss
+
+
+def distribution_loss(
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    covariance: AnyCovariance,
+    *,
+    targets: Tensor | None = None,
+    among: Tensor | None = None,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    """Eq. (L-DB): the mean over classes of log Σ_j exp(v_jkᵀ μ_k + ½ v_jkᵀ Σ_k v_jk + δ_jk).
+
+    An upper bound of the expected cross-entropy under N(μ_k, Σ_k), without a sample. With old and new classes together it
+    is L_DBGC; with `among` restricted to one of the two it is that side's local loss (DBLC).
+
+    >>> mean = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    >>> weight = mean / 2  # half of LDA, the optimum for a shared covariance: log(1 + exp(-D²/8)), D = 2
+    >>> round(distribution_loss(weight, torch.zeros(2), mean, torch.eye(2).repeat(2, 1, 1)).item(), 4)
+    0.4741
+    """
+    return _distribution_loss(weight, bias, mean, covariance, targets, among, class_weight, soft_margin=0.0)
+
+
+def amarx_loss(
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    covariance: AnyCovariance,
+    *,
+    margin: float = 0.4,
+    targets: Tensor | None = None,
+    among: Tensor | None = None,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    """Eq. (L-AMarX-O), computed as Eq. (margin-start): L_DB with variance-enlarged covariances (VE).
+
+    `amarx_margin_form` is the equal Eq. (margin), which shows the margins. The paper's total loss, Eq. (separate), is
+    `distribution_loss` of the new classes plus `amarx_loss` of the old ones.
+    """
+    enlarged = enlarge(covariance, margin)
+    return distribution_loss(
+        weight, bias, mean, enlarged, targets=targets, among=among, class_weight=class_weight
+    )
+
+
+def amarx_margin_form(
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    covariance: Tensor,
+    *,
+    margin: float = 0.4,
+    targets: Tensor | None = None,
+    among: Tensor | None = None,
+) -> Tensor:
+    """Eq. (margin): the same value as `amarx_loss`, written as a softmax cross-entropy with margins. For inspection.
+
+    The own logit loses m_k, the others gain σ_jk + β_jk. Full covariances (K, d, d); builds the K × C × d tensor that
+    `distribution_loss` avoids.
+    """
+    weight, bias, targets = _select(weight, bias, len(mean), targets, among)
+    own = weight[targets]
+    spread = covariance.diagonal(dim1=-2, dim2=-1)
+    v = weight - own[:, None]
+    sigma = 0.5 * torch.einsum("kjd,kde,kje->kj", v, covariance, v)
+    m = margin / 2 * (own.square() * spread).sum(1)
+    beta = margin / 2 * (spread @ weight.square().T - 2 * (own * spread) @ weight.T)
+    logits = mean @ weight.T + bias
+    is_own = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, targets[:, None], True)
+    return torch.nn.functional.cross_entropy(
+        torch.where(is_own, logits - m[:, None], logits + sigma + beta), targets
+    )
+
+
+def sample_loss(
+    weight: Tensor, bias: Tensor, features: Tensor, targets: Tensor, *, among: Tensor | None = None
+) -> Tensor:
+    """Eq. (sample): softmax cross-entropy of features (N, d), real or drawn by `gaussian.sample`; targets (N,)."""
+    weight, bias, targets = _select(weight, bias, len(features), targets, among)
+    return torch.nn.functional.cross_entropy(features @ weight.T + bias, targets)
+
+
+def soft_margin_loss(
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    covariance: AnyCovariance,
+    *,
+    margin: float,
+    targets: Tensor | None = None,
+    among: Tensor | None = None,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    """SM: one margin for all classes, taken off the own logit only; the paper's Table 3 compares AMarX with it.
+
+    In the distribution-based form every competitor's exponent gains `margin`.
+    """
+    return _distribution_loss(weight, bias, mean, covariance, targets, among, class_weight, soft_margin=margin)
+
+
+def margins(weight: Tensor, covariance: AnyCovariance, margin: float, targets: Tensor | None = None) -> Tensor:
+    """m_k = λ/2 w_kᵀ Λ_k w_k of Eq. (margin), per class (K,), for the gauge in which the rows of `weight` sum to zero.
+
+    Adding one vector to every row changes no prediction and no loss, but it would change m_k; hence the fixed gauge.
+    `pairwise_margins` needs none.
+    """
+    spread = as_covariances(covariance).variances()
+    centred = weight - weight.mean(0)
+    own = centred if targets is None else centred[targets]
+    return margin / 2 * (own.square() * spread).sum(1)
+
+
+def pairwise_margins(
+    weight: Tensor, covariance: AnyCovariance, margin: float, targets: Tensor | None = None
+) -> Tensor:
+    """m_k + β_jk = λ/2 v_jkᵀ Λ_k v_jk ≥ 0: by how much class k must beat class j, (K, C)."""
+    own = weight if targets is None else weight[targets]
+    spread = as_covariances(covariance).variances().expand(len(own), -1)
+    return torch.stack(
+        [margin / 2 * ((weight - w).square() @ s) for w, s in zip(own, spread, strict=True)]
+    )
+
+
+def _distribution_loss(
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    covariance: AnyCovariance,
+    targets: Tensor | None,
+    among: Tensor | None,
+    class_weight: Tensor | None,
+    soft_margin: float,
+) -> Tensor:
+    parts = as_covariances(covariance)
+    weight, bias, targets = _select(weight, bias, len(mean), targets, among)
+    if class_weight is None:
+        class_weight = torch.full((len(mean),), 1 / len(mean), dtype=weight.dtype, device=weight.device)
+    loss: Tensor = DistributionLoss.apply(  # type: ignore[no-untyped-call]
+        weight,
+        bias,
+        mean,
+        parts.full,
+        parts.factor,
+        parts.diagonal,
+        parts.common,
+        parts.scale,
+        targets,
+        class_weight,
+        soft_margin,
+    )
+    return loss
+
+
+def _select(
+    weight: Tensor, bias: Tensor, count: int, targets: Tensor | None, among: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows of the head that take part in the softmax, and the targets counted among them."""
+    if targets is None:
+        targets = torch.arange(count, device=weight.device)
+    targets = targets.to(weight.device)
+    if len(targets) != count:
+        raise ValueError(f"{count} classes or rows, but {len(targets)} targets.")
+    if among is None:
+        if count and not 0 <= int(targets.min()) <= int(targets.max()) < len(weight):
+            raise ValueError(f"targets must lie in 0..{len(weight) - 1}, the rows of weight.")
+        return weight, bias, targets
+    among = among.to(weight.device)
+    position = torch.full((len(weight),), -1, device=weight.device)
+    position[among] = torch.arange(len(among), device=weight.device)
+    local = position[targets]
+    if bool((local < 0).any()):
+        missing = targets[local < 0].tolist()
+        raise ValueError(f"targets {missing} are not among the classes of the softmax {among.tolist()}.")
+    return weight[among], bias[among], local

@@ -1,0 +1,393 @@
+"""The classifier that minimises L_DB for given statistics: a smooth convex problem, solved instead of trained.
+
+In (weight, bias) L_DB is a log-sum-exp of convex quadratics, so 200 epochs of SGD on a frozen extractor can be replaced by one
+deterministic solve. One covariance for all classes has a closed form (`half_lda`), which is also the starting point of the
+iteration; whitening by the average covariance makes L-BFGS need few steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from amgc.core.covariance import Covariances, enlarge
+from amgc.core.kernel import Evaluation, evaluate
+from amgc.core.statistics import ClassStatistics, Label
+
+Balance: TypeAlias = Literal["per_class", "two_means"]
+MEMORY = 30  # pairs that L-BFGS remembers
+SHARED_ITERATIONS = 20  # before the coordinates become each class's own
+WINDOW = 5  # iterations whose gain bounds what is left to gain
+CURVATURE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear classifier, scores = features @ weight.T + bias, and the certificate of how well it was solved.
+
+    weight (C, d) and bias (C,) are float64, in the gauge where the rows of `weight` and the biases sum to zero.
+    `gap` estimates how far `loss` is above the minimum: the larger of half the Newton decrement, by L-BFGS's inverse
+    Hessian, and of what the last five iterations gained;
+    `gradient_norm` is taken in whitened coordinates, so that it does not depend on the features' units.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    loss: float
+    gradient_norm: float
+    gap: float
+    iterations: int
+    evaluations: int
+    converged: bool
+
+
+def solve_head(
+    statistics: ClassStatistics,
+    *,
+    margin: float = 0.4,
+    new: Iterable[Label] = (),
+    balance: Balance = "per_class",
+    ridge: float | Tensor = 0.0,
+    start: Head | None = None,
+    tolerance: float = 1e-6,
+    max_iterations: int = 1000,
+) -> Head:
+    """The head that minimises L_AMGC (Eq. separate) for these statistics.
+
+    Parameters
+    ----------
+    margin : λ of VE, Eq. (ve), for all classes but `new`.
+    new : the classes that are not enlarged.
+    balance : "per_class" weighs every class equally (L_DBGC in one formula); "two_means" adds the mean over the new classes
+        and the mean over the old ones, as Eq. (separate) is printed. Without new or without old classes they agree.
+    ridge : added to every variance, one number or one per feature (d,). A little of it gives statistics of few samples, whose
+        covariances are singular, a finite optimum.
+    start : a head to start from, for the first classes of `statistics`; the others' rows come from the closed form.
+    tolerance : stop when the estimated gap is below this share of the loss.
+
+    >>> statistics = ClassStatistics(1, dtype=torch.float64).update([[0.0], [2.0], [4.0], [6.0]], [0, 0, 1, 1])
+    >>> head = solve_head(statistics, margin=0.0)
+    >>> head.converged, [round(w, 3) for w in head.weight[:, 0].tolist()]
+    (True, [-0.5, 0.5])
+    """
+    if not margin >= 0:
+        raise ValueError(f"margin must not be negative, not {margin}.")
+    if balance not in get_args(Balance):
+        raise ValueError(f"balance must be one of {', '.join(get_args(Balance))}, not {balance!r}.")
+    if len(statistics) == 0:
+        raise ValueError("there are no classes to solve for; update the statistics first.")
+    is_new = torch.zeros(len(statistics), dtype=torch.bool)
+    is_new[[statistics.index(label) for label in new]] = True
+    return solve(
+        statistics.mean,
+        statistics.covariances,
+        is_new=is_new,
+        margin=margin,
+        balance=balance,
+        ridge=ridge,
+        start=start,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
+
+
+def solve(
+    mean: Tensor,
+    covariances: Covariances,
+    *,
+    is_new: Tensor,
+    margin: float,
+    balance: Balance,
+    ridge: float | Tensor,
+    start: Head | None = None,
+    tolerance: float = 1e-6,
+    max_iterations: int = 1000,
+) -> Head:
+    """`solve_head` on bare tensors: mean (K, d), is_new (K,) bool."""
+    count, dim = mean.shape
+    some = next(
+        part for part in (covariances.full, covariances.factor, covariances.diagonal, covariances.common) if part is not None
+    )
+    device, dtype = some.device, some.dtype
+    class_weight = balanced(is_new, balance).to(device)
+    enlarging = margin * (~is_new).to(device, dtype)
+    shared = covariances.full is None and covariances.factor is None and covariances.diagonal is None
+    if shared and bool((enlarging == enlarging[0]).all()):
+        # Still one covariance for all classes: keep it one matrix.
+        common = covariances.common.clone()  # type: ignore[union-attr]
+        common.diagonal().mul_(1 + enlarging[0])
+        covariances = Covariances(common=common)
+    elif margin > 0:
+        covariances = enlarge(covariances, enlarging)  # type: ignore[assignment]
+        shared = False
+    else:
+        shared = False
+    if isinstance(ridge, Tensor) or ridge > 0:
+        extra = torch.as_tensor(ridge, dtype=dtype, device=device).expand(dim)
+        if shared:
+            covariances.common.diagonal().add_(extra)  # type: ignore[union-attr]
+        else:
+            covariances = covariances.plus_diagonal(extra.unsqueeze(0))
+
+    # Distances between means, not the means themselves, matter: without their average float32 loses least.
+    centre = mean.mean(0)
+    problem = _Problem((mean - centre).to(device), covariances, class_weight, dtype)
+    weight, bias = problem.half_lda()
+    if count == 1 or shared:
+        outcome = problem.measured(weight, bias)
+    else:
+        weight, bias = problem.scaled(weight, bias)
+        if start is not None:
+            known = len(start.weight)
+            weight[:known] = start.weight.to(weight)
+            bias[:known] = (start.bias + start.weight @ centre.to(start.weight)).to(bias)
+        outcome = problem.minimise(weight, bias, tolerance, max_iterations)
+    weight = outcome.weight - outcome.weight.mean(0)
+    bias = outcome.bias - weight @ centre.to(weight)
+    return replace(outcome, weight=weight, bias=bias - bias.mean())
+
+
+def balanced(is_new: Tensor, balance: Balance) -> Tensor:
+    """Each class's weight in the loss, float64 (K,)."""
+    count, new = len(is_new), int(is_new.sum())
+    if balance == "per_class" or new in (0, count):
+        return torch.full((count,), 1 / count, dtype=torch.float64)
+    return torch.where(is_new, 1 / new, 1 / (count - new)).double()
+
+
+class _Problem:
+    """L_DB for fixed statistics as a function of (weight, bias); means (K, d) centred and float64."""
+
+    def __init__(self, mean: Tensor, covariances: Covariances, class_weight: Tensor, dtype: torch.dtype) -> None:
+        self.mean, self.covariances, self.class_weight = mean, covariances, class_weight
+        self.single = mean.to(dtype), covariances, torch.arange(len(mean), device=mean.device), class_weight.to(dtype)
+        self.dtype = dtype
+        self.average = covariances.average(class_weight / class_weight.sum()).double()
+        self.whitener = Whitener(self.average)
+
+    def evaluate(self, weight: Tensor, bias: Tensor) -> Evaluation:
+        return evaluate(weight.to(self.dtype), bias.to(self.dtype), *self.single)
+
+    def half_lda(self) -> tuple[Tensor, Tensor]:
+        """The exact minimiser when all classes share one covariance: half of LDA's weights.
+
+        With W = ½ Σ⁻¹ μ the exponents become z_jk = t_j - t_k - D_jk²/8, D the Mahalanobis distance between means. The
+        gradient vanishes when class_weight_k p_jk is symmetric in j and k, that is when x = exp(t) solves
+        x_j Σ_k E_jk x_k = class_weight_j with E = exp(-D²/8): the scaling of a symmetric matrix to given row sums, found
+        by Sinkhorn's iteration on K numbers.
+        """
+        white = self.whitener.push(self.mean)
+        squares = white.square().sum(1)
+        log_e = -(squares[:, None] + squares - 2 * white @ white.T).clamp_min(0) / 8
+        log_weight = self.class_weight.log()
+        t = torch.zeros_like(squares)
+        for _ in range(1000):
+            step = 0.5 * (log_weight - t - torch.logsumexp(log_e + t, 1))
+            t = t + step
+            if float(step.max() - step.min()) < 1e-13:  # a constant does not matter
+                break
+        return self.whitener.unwhiten(white / 2), t - squares / 4
+
+    def scaled(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Halve a head while that lowers the loss: with class covariances half of LDA overshoots."""
+        loss = float(self.evaluate(weight, bias).loss)
+        while True:
+            halved = float(self.evaluate(weight / 2, bias / 2).loss)
+            if not halved < loss:
+                return weight, bias
+            loss, weight, bias = halved, weight / 2, bias / 2
+
+    def measured(self, weight: Tensor, bias: Tensor) -> Head:
+        """A head that is the closed-form minimiser, with its loss and gradient."""
+        value = self.evaluate(weight, bias)
+        assert value.weight is not None and value.bias is not None
+        gradient = torch.cat([self.whitener.push(value.weight.double()), value.bias.double()[:, None]], 1)
+        return Head(weight, bias, float(value.loss), float(gradient.norm()), 0.0, 0, 1, True)
+
+    def minimise(self, weight: Tensor, bias: Tensor, tolerance: float, max_iterations: int) -> Head:
+        """L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
+
+        The second coordinates are worth their cost (about ten evaluations) only near the minimum, where the curvature
+        changes little any more, and only for covariances that differ beyond their diagonals.
+        """
+        own = self.covariances.full is not None or self.covariances.factor is not None
+        few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
+        first = self._descend(weight, bias, self.whitener, torch.ones_like(bias), tolerance, few)
+        if first.converged or few == max_iterations:
+            return first
+        whitener, bias_scale = self.curvature(first.weight, first.bias)
+        rest = max_iterations - first.iterations
+        second = self._descend(first.weight, first.bias, whitener, bias_scale, tolerance, rest)
+        return replace(
+            second,
+            iterations=first.iterations + second.iterations,
+            evaluations=first.evaluations + second.evaluations,
+        )
+
+    def _descend(
+        self, weight: Tensor, bias: Tensor, whitener: Whitener, bias_scale: Tensor, tolerance: float, most: int
+    ) -> Head:
+        def objective(point: Tensor) -> tuple[float, Tensor]:
+            result = self.evaluate(whitener.unwhiten(point[:, :-1]), point[:, -1] * bias_scale)
+            assert result.weight is not None and result.bias is not None
+            rows = whitener.push(result.weight.double())
+            return float(result.loss), torch.cat([rows, (result.bias * bias_scale)[:, None]], 1)
+
+        point = torch.cat([whitener.whiten(weight), (bias / bias_scale)[:, None]], 1)
+        first_step = 1.0 if whitener.root.ndim == 3 else 1 / float(self.class_weight.mean())
+        outcome = minimise(objective, point, tolerance, most, first_step)
+        weight, bias = whitener.unwhiten(outcome.point[:, :-1]), outcome.point[:, -1] * bias_scale
+        return Head(
+            weight,
+            bias,
+            outcome.loss,
+            outcome.gradient_norm,
+            outcome.gap,
+            outcome.iterations,
+            outcome.evaluations,
+            outcome.converged,
+        )
+
+    def curvature(self, weight: Tensor, bias: Tensor) -> tuple[Whitener, Tensor]:
+        """The blocks of the Hessian that belong to one row of the weight each, as coordinates; and the biases' scale.
+
+        Row j meets class k ≠ j as a competitor and class j as the true one. With a_jk = μ_k + Σ_k v_jk its block is
+        Σ_k≠j c_k (p_jk Σ_k + p_jk (1 - p_jk) a_jk a_jkᵀ) + c_j (Σ_l≠j p_lj (Σ_j + a_lj a_ljᵀ) - ā āᵀ), ā = Σ_l≠j p_lj a_lj.
+        """
+        mean, covariances, _, class_weight = self.single
+        weight = (weight - weight.mean(0)).to(self.dtype)
+        share = self.evaluate(weight, bias).share.clone()  # c_k p_jk at [k, j]
+        variance = share * (1 - share / class_weight[:, None])
+        share.fill_diagonal_(0.0)
+        leaving = share.sum(1)  # c_k (1 - p_kk)
+        mixture = share.T + torch.diag(leaving)
+        blocks = covariances.mixtures(mixture)
+        # A little of the average keeps blocks of few-sample classes invertible.
+        blocks += 1e-3 * mixture.sum(1)[:, None, None] * self.average.to(blocks)
+        bias_scale = variance.sum(0).double().clamp_min(1e-12).rsqrt()
+        variance.fill_diagonal_(0.0)
+        rows = max(1, CURVATURE_BYTES // (2 * weight.element_size() * weight.numel()))
+        for start in range(0, len(weight), rows):
+            group = slice(start, start + rows)
+            rival = covariances.product(weight[group] - weight[:, None]) + mean[:, None]  # a_jk at [k, j in group]
+            blocks[group].baddbmm_((rival * variance[:, group, None]).permute(1, 2, 0), rival.transpose(0, 1))
+            own = covariances.rows(group).product(weight - weight[group, None]) + mean[group, None]  # [j in group, l]
+            pulled = own * share[group, :, None]
+            blocks[group].baddbmm_(pulled.mT, own)
+            drift = pulled.sum(1)
+            blocks[group].baddbmm_((drift / -class_weight[group, None])[:, :, None], drift[:, None])
+        return Whitener(blocks), bias_scale
+
+
+class Whitener:
+    """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each."""
+
+    def __init__(self, spread: Tensor) -> None:
+        variances = spread if spread.ndim == 1 else spread.diagonal(dim1=-2, dim2=-1)
+        floor = float(variances.mean().clamp_min(torch.finfo(variances.dtype).tiny)) * torch.finfo(spread.dtype).eps
+        if spread.ndim == 1:
+            self.root = variances.clamp_min(floor).sqrt()
+            self.inverse = 1 / self.root
+            return
+        unit = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
+        while True:
+            self.root, failed = torch.linalg.cholesky_ex(spread + floor * unit)
+            if not bool(failed.any()):
+                break
+            floor *= 10
+        self.inverse = torch.linalg.solve_triangular(self.root, unit.expand_as(self.root), upper=False)
+
+    def whiten(self, weight: Tensor) -> Tensor:
+        """u = w L."""
+        return self._times(weight, self.root)
+
+    def unwhiten(self, white: Tensor) -> Tensor:
+        """w = u L⁻¹."""
+        return self._times(white, self.inverse)
+
+    def push(self, rows: Tensor) -> Tensor:
+        """L⁻¹ x for each row x: a feature becomes white, a gradient in w becomes one in u."""
+        return self._times(rows, self.inverse if self.inverse.ndim == 1 else self.inverse.mT)
+
+    @staticmethod
+    def _times(rows: Tensor, matrix: Tensor) -> Tensor:
+        if matrix.ndim == 1:
+            return rows * matrix
+        if matrix.ndim == 2:
+            return rows @ matrix
+        return torch.bmm(rows.to(matrix.dtype)[:, None], matrix)[:, 0].to(rows.dtype)
+
+
+@dataclass
+class _Outcome:
+    point: Tensor
+    loss: float
+    gradient_norm: float
+    gap: float
+    iterations: int
+    evaluations: int
+    converged: bool
+
+
+def minimise(
+    objective: Callable[[Tensor], tuple[float, Tensor]],
+    point: Tensor,
+    tolerance: float,
+    max_iterations: int,
+    first_step: float,
+) -> _Outcome:
+    """L-BFGS with a weak-Wolfe bisection line search, until the estimated gap is below `tolerance` of the value."""
+    value, gradient = objective(point)
+    evaluations, pairs = 1, deque[tuple[Tensor, Tensor, float]](maxlen=MEMORY)
+    scale, iteration, gap, converged = first_step, 0, float("inf"), False
+    recent = deque([float("inf")] * WINDOW, maxlen=WINDOW)  # the values of the last iterations
+    for iteration in range(max_iterations + 1):
+        direction = _two_loop(gradient, pairs, scale)
+        slope = float((direction * gradient).sum())
+        # L-BFGS knows only the curvature that it has met, so its decrement alone is too hopeful.
+        gap = max(-slope / 2, recent[0] - value)
+        recent.append(value)
+        converged = gap <= tolerance * abs(value)
+        if converged or iteration == max_iterations:
+            break
+        low, high, step = 0.0, float("inf"), 1.0
+        for _ in range(12):
+            trial = point + step * direction
+            trial_value, trial_gradient = objective(trial)
+            evaluations += 1
+            if not trial_value <= value + 1e-4 * step * slope:
+                high = step
+            elif float((direction * trial_gradient).sum()) < 0.9 * slope:
+                low = step
+            else:
+                break
+            step = 2 * low if high == float("inf") else (low + high) / 2
+        else:  # the arithmetic allows no further decrease
+            break
+        moved, turned = trial - point, trial_gradient - gradient
+        point, value, gradient = trial, trial_value, trial_gradient
+        curvature = float((moved * turned).sum())
+        if curvature > 0:
+            pairs.append((moved, turned, curvature))
+            scale = curvature / float(turned.square().sum())
+    return _Outcome(point, value, float(gradient.norm()), gap, iteration, evaluations, converged)
+
+
+def _two_loop(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]], scale: float) -> Tensor:
+    """-H g by L-BFGS's two-loop recursion."""
+    direction = -gradient
+    remembered = []
+    for moved, turned, curvature in reversed(pairs):
+        share = float((moved * direction).sum()) / curvature
+        remembered.append(share)
+        direction = direction.sub(turned, alpha=share)
+    direction = direction * scale
+    for (moved, turned, curvature), share in zip(pairs, reversed(remembered), strict=True):
+        correction = float((turned * direction).sum()) / curvature
+        direction = direction.add(moved, alpha=share - correction)
+    return direction

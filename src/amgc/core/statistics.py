@@ -1,0 +1,428 @@
+"""What is remembered of each class: how many samples, their mean and their covariance. Never a sample.
+
+Everything that adds data (a batch, another `ClassStatistics`) goes through one formula, the exact merge of two groups' moments
+by Chan, Golub and LeVeque, which stays accurate when the features sit far from zero.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import warnings
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from amgc import files
+from amgc.core.covariance import Covariances, LowRank
+
+Label: TypeAlias = Hashable
+Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
+KIND = "class statistics"
+
+
+class ClassStatistics:
+    """Count, mean and covariance per class, updated from a stream.
+
+    Parameters
+    ----------
+    dim : the number of features d.
+    covariance : what is kept of each class's spread.
+        "full": the d × d matrix. "lowrank": a factor of `rank` columns and the exact variances. "diagonal": the variances.
+        "shared": one d × d matrix, the pooled within-class covariance, for all classes together.
+    rank : columns of the factor, for "lowrank".
+    dtype, device : of the covariances; means are float64.
+
+    `update` gives the same result for any order and batch size (for "lowrank": count, mean and variances do; the factor is
+    exact while a class's covariance has no more than `rank` dimensions, and else the leading part of it). Covariances are
+    the unbiased estimate (n - 1); that of a single sample is zero.
+
+    >>> statistics = ClassStatistics(2)
+    >>> _ = statistics.update([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0]], ["cat", "cat", "dog"])
+    >>> statistics.classes, statistics.count.tolist(), statistics.mean.tolist()
+    (['cat', 'dog'], [2, 1], [[1.0, 0.0], [5.0, 5.0]])
+    >>> statistics.covariance[0].tolist()
+    [[2.0, 0.0], [0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        covariance: Form = "full",
+        rank: int = 32,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if covariance not in get_args(Form):
+            raise ValueError(f"covariance must be one of {', '.join(get_args(Form))}, not {covariance!r}.")
+        if dim < 1:
+            raise ValueError(f"dim must be at least 1, not {dim}.")
+        if rank < 1:
+            raise ValueError(f"rank must be at least 1, not {rank}.")
+        self.dim = int(dim)
+        self.form: Form = covariance
+        self.rank = int(min(rank, dim))
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.classes: list[Label] = []
+        self._index: dict[Label, int] = {}
+        self._used: dict[str, Tensor] = {}  # per-class rows; may hold spare ones beyond len(classes)
+        self._used["count"] = torch.zeros(0, dtype=torch.int64)
+        self._used["mean"] = torch.zeros(0, dim, dtype=torch.float64, device=self.device)
+        for name, shape in self._row_shapes().items():
+            self._used[name] = torch.zeros(0, *shape, dtype=dtype, device=self.device)
+        if covariance == "shared":
+            # The sum of squares about the class means, over all classes; kept as a sum so that adding is all there is to do.
+            self._scatter = torch.zeros(dim, dim, dtype=dtype, device=self.device)
+            self._freedom = 0  # its degrees of freedom, Σ_k (n_k - 1)
+
+    def _row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The tensors kept per class besides count and mean."""
+        d = self.dim
+        if self.form == "lowrank":
+            return {"factor": (d, self.rank), "diagonal": (d,)}
+        return {"full": {"full": (d, d)}, "diagonal": {"diagonal": (d,)}, "shared": {}}[self.form]
+
+    # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __contains__(self, label: object) -> bool:
+        return _plain(label) in self._index
+
+    def __repr__(self) -> str:
+        kept = f"rank {self.rank} " if self.form == "lowrank" else ""
+        return f"ClassStatistics({len(self)} classes, d = {self.dim}, {kept}{self.form})"
+
+    def index(self, label: Label) -> int:
+        """The row of a class; KeyError with the known classes if there is none."""
+        label = _plain(label)
+        if label not in self._index:
+            raise KeyError(f"class {label!r} is not known; known are {_listing(self.classes)}.")
+        return self._index[label]
+
+    def _rows(self, name: str) -> Tensor:
+        return self._used[name][: len(self)]
+
+    @property
+    def count(self) -> Tensor:
+        """Samples per class, (K,) int64."""
+        return self._rows("count")
+
+    @property
+    def mean(self) -> Tensor:
+        """Class means, (K, d) float64."""
+        return self._rows("mean")
+
+    @property
+    def covariance(self) -> Tensor | LowRank:
+        """(K, d, d); its diagonals (K, d) for "diagonal"; a `LowRank` for "lowrank". For "shared" K views of one matrix."""
+        if self.form == "full":
+            return self._rows("full")
+        if self.form == "diagonal":
+            return self._rows("diagonal")
+        if self.form == "lowrank":
+            return LowRank(self._rows("factor"), self._rows("diagonal"))
+        return self.pooled().expand(len(self), -1, -1)
+
+    @property
+    def covariances(self) -> Covariances:
+        """The same as a sum of parts, in the cheapest form for the losses and the solver."""
+        if self.form == "full":
+            return Covariances(full=self._rows("full"))
+        if self.form == "diagonal":
+            return Covariances(diagonal=self._rows("diagonal"))
+        if self.form == "lowrank":
+            factor = self._rows("factor")
+            return Covariances(factor=factor, diagonal=self._rows("diagonal") - factor.square().sum(-1))
+        return Covariances(common=self.pooled())
+
+    def pooled(self) -> Tensor:
+        """The within-class covariance over all classes, weighted by degrees of freedom: (d, d), or (d,) for "diagonal"."""
+        if self.form == "shared":
+            return self._scatter / max(self._freedom, 1)
+        freedom = (self.count - 1).to(torch.float64)
+        share = freedom / freedom.sum().clamp_min(1)
+        return self.covariances.average(share.to(self.device))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept, as `save` writes them (without the small header)."""
+        return sum(tensor.nbytes for tensor in self._tensors().values())
+
+    # ---- adding and taking away --------------------------------------------------------------------------------------
+
+    def update(self, features: Any, labels: Sequence[Label] | np.ndarray | Tensor) -> ClassStatistics:
+        """Add samples: features (N, d), one label each. New labels become new classes, in order of arrival."""
+        features = self._checked(features)
+        names, inverse = _group(labels)
+        if len(inverse) != len(features):
+            raise ValueError(f"{len(features)} rows of features but {len(inverse)} labels.")
+        if not names:
+            return self
+        order = torch.from_numpy(np.argsort(inverse, kind="stable")).to(self.device)
+        sizes = np.bincount(inverse, minlength=len(names)).tolist()
+        count, mean = torch.tensor(sizes), torch.empty(
+            len(names), self.dim, dtype=torch.float64, device=self.device
+        )
+        centred = torch.empty(len(features), self.dim, dtype=self.dtype, device=self.device)
+        start = 0
+        for k, size in enumerate(sizes):
+            rows = features[order[start : start + size]].double()
+            mean[k] = rows.mean(0)
+            centred[start : start + size] = rows - mean[k]
+            start += size
+        groups = centred.split(sizes)
+        spread: dict[str, list[Tensor]] = {name: [] for name in self._row_shapes()}
+        for group in groups if spread else ():
+            freedom = max(len(group) - 1, 1)
+            if self.form == "full":
+                product = (group.T @ group).div_(freedom)
+                spread["full"].append(product.triu_().add_(product.triu(1).T))  # symmetric to the bit
+            if "diagonal" in spread:
+                spread["diagonal"].append(group.square().sum(0) / freedom)
+            if self.form == "lowrank":
+                spread["factor"].append(self._leading(group.T / math.sqrt(freedom)))
+        if self.form == "shared":
+            self._absorb(names, count, mean, {})
+            self._scatter.addmm_(centred.T, centred)
+            self._freedom += len(features) - len(names)
+        else:
+            self._absorb(names, count, mean, spread)
+        return self
+
+    def merge(self, other: ClassStatistics) -> ClassStatistics:
+        """Add all that `other` has seen, exactly as if its samples had been given to `update` here."""
+        if not isinstance(other, ClassStatistics):
+            raise TypeError(f"merge needs ClassStatistics, not {type(other).__name__}.")
+        if (other.dim, other.form) != (self.dim, self.form):
+            raise ValueError(
+                f"cannot merge {other.form!r} statistics of {other.dim} features into {self.form!r} ones of {self.dim}."
+            )
+        if other is self:
+            other = copy.deepcopy(other)
+        where = {"dtype": self.dtype, "device": self.device}
+        spread = {
+            name: [row.to(**where) for row in other._rows(name)] for name in self._row_shapes()  # type: ignore[call-overload]
+        }
+        if self.form == "lowrank" and other.rank != self.rank:
+            spread["factor"] = [self._leading(row) for row in spread["factor"]]
+        self._absorb(other.classes, other.count, other.mean.to(self.device), spread)
+        if self.form == "shared":
+            self._scatter += other._scatter.to(**where)  # type: ignore[call-overload]
+            self._freedom += other._freedom
+        return self
+
+    def _absorb(
+        self, names: Sequence[Label], count: Tensor, mean: Tensor, spread: dict[str, list[Tensor]]
+    ) -> None:
+        """Merge groups, one per name, into the classes: the pairwise formula of Chan et al. in unbiased covariances."""
+        between = []  # "shared": what the known classes' shifted means add to the scatter
+        for k, name in enumerate(names):
+            if name not in self._index:
+                rows = {"count": count[k], "mean": mean[k]} | {key: rows[k] for key, rows in spread.items()}
+                self._append(name, rows)
+                continue
+            i = self._index[name]
+            old, fresh = int(self.count[i]), int(count[k])
+            total = old + fresh
+            shift = mean[k] - self.mean[i]
+            kept, added = (old - 1) / (total - 1), (fresh - 1) / (total - 1)
+            moved = old * fresh / total / (total - 1)
+            step = shift.to(self.dtype)
+            if self.form == "full":
+                self._used["full"][i].mul_(kept).add_(spread["full"][k], alpha=added).addr_(step, step, alpha=moved)
+            if "diagonal" in spread:
+                self._used["diagonal"][i].mul_(kept).add_(spread["diagonal"][k], alpha=added)
+                self._used["diagonal"][i].addcmul_(step, step, value=moved)
+            if self.form == "lowrank":
+                parts = (
+                    kept**0.5 * self._used["factor"][i],
+                    added**0.5 * spread["factor"][k],
+                    moved**0.5 * step[:, None],
+                )
+                self._used["factor"][i] = self._leading(torch.cat(parts, 1))
+            if self.form == "shared":
+                between.append(step * math.sqrt(old * fresh / total))
+                self._freedom += 1  # two groups become one: one mean less to estimate
+            self._used["mean"][i] += shift * (fresh / total)
+            self._used["count"][i] = total
+        if between:
+            steps = torch.stack(between)
+            self._scatter.addmm_(steps.T, steps)
+
+    def _append(self, name: Label, rows: dict[str, Tensor]) -> None:
+        row = len(self)
+        for key, value in rows.items():
+            buffer = self._used[key]
+            if row == len(buffer):
+                spare = max(1, row // 4)  # so that classes that come one by one do not copy everything each time
+                grown = torch.cat([buffer, buffer.new_zeros(spare, *buffer.shape[1:])])
+                self._used[key] = grown
+            self._used[key][row] = value
+        self._index[name] = row
+        self.classes.append(name)
+
+    def _leading(self, factor: Tensor) -> Tensor:
+        """The `rank` strongest columns of a factor (d, m), rotated to be orthogonal; zeros fill up."""
+        wide = factor.double()
+        if wide.shape[1] <= self.dim:
+            values, vectors = torch.linalg.eigh(wide.T @ wide)
+            columns = (wide @ vectors).flip(1)[:, : self.rank]
+        else:
+            values, vectors = torch.linalg.eigh(wide @ wide.T)
+            columns = (vectors * values.clamp_min(0).sqrt()).flip(1)[:, : self.rank]
+        filled = columns.new_zeros(self.dim, self.rank)
+        filled[:, : columns.shape[1]] = columns
+        return filled.to(self.dtype)
+
+    def remove(self, label: Label) -> ClassStatistics:
+        """Forget a class: as if none of its samples had ever been given.
+
+        With "shared" its mean and count are gone, but its share of the pooled covariance cannot be told apart from the
+        others' and stays: a warning says so.
+        """
+        gone = self.index(label)
+        keep = [i for i in range(len(self)) if i != gone]
+        self._used = {name: rows[: len(self)][keep] for name, rows in self._used.items()}
+        self.classes = [self.classes[i] for i in keep]
+        self._index = {name: i for i, name in enumerate(self.classes)}
+        if self.form == "shared":
+            warnings.warn(
+                f"class {label!r} is removed, but the shared covariance still contains its part; "
+                "use covariance='full' where a class must be forgotten without a trace.",
+                stacklevel=2,
+            )
+        return self
+
+    def enlarged(self, margin: float) -> ClassStatistics:
+        """VE, Eq. (ve): a copy in which every variance is multiplied by 1 + margin."""
+        if not margin >= 0:
+            raise ValueError(f"margin must not be negative, not {margin}.")
+        result = copy.deepcopy(self)
+        if self.form == "full":
+            result._used["full"].diagonal(dim1=-2, dim2=-1).mul_(1 + margin)
+        elif self.form == "shared":
+            result._scatter.diagonal().mul_(1 + margin)
+        else:
+            result._used["diagonal"].mul_(1 + margin)
+        return result
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to one safetensors file, whole or not at all."""
+        files.write(path, KIND, self.header(), self._tensors())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> ClassStatistics:
+        """Read what `save` wrote."""
+        header, tensors = files.read(path, KIND)
+        return cls.from_file(header, tensors, device)
+
+    def header(self) -> dict[str, Any]:
+        """What `from_file` needs beside the tensors, ready for JSON."""
+        for label in self.classes:
+            if not isinstance(label, str | int | float | bool):
+                raise TypeError(f"a class label saved to a file must be a string or a number, not {label!r}.")
+        about: dict[str, Any] = {"dim": self.dim, "covariance": self.form, "rank": self.rank}
+        about |= {"dtype": str(self.dtype).removeprefix("torch."), "classes": self.classes}
+        return about | ({"freedom": self._freedom} if self.form == "shared" else {})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What a file keeps; of a symmetric matrix only the upper triangle."""
+        tensors = {name: self._rows(name) for name in self._used}
+        upper = torch.triu_indices(self.dim, self.dim)
+        if self.form == "full":
+            tensors["full"] = tensors["full"][:, upper[0], upper[1]]
+        if self.form == "shared":
+            tensors["scatter"] = self._scatter[upper[0], upper[1]]
+        return tensors
+
+    tensors = _tensors
+
+    @classmethod
+    def from_file(
+        cls, header: dict[str, Any], tensors: dict[str, Tensor], device: torch.device | str = "cpu"
+    ) -> ClassStatistics:
+        """The statistics whose `header()` and `tensors()` these are."""
+        try:
+            dtype = {"float32": torch.float32, "float64": torch.float64}[header["dtype"]]
+            result = cls(header["dim"], header["covariance"], header["rank"], dtype=dtype, device=device)
+            result.classes = list(header["classes"])
+            result._index = {name: i for i, name in enumerate(result.classes)}
+            upper = torch.triu_indices(result.dim, result.dim)
+            for name, empty in result._used.items():
+                rows = tensors[name].to(empty.device)
+                if name == "full":
+                    packed, rows = rows, empty.new_empty(len(rows), result.dim, result.dim)
+                    rows[:, upper[0], upper[1]] = packed
+                    rows[:, upper[1], upper[0]] = packed
+                if rows.shape != (len(result.classes), *empty.shape[1:]) or rows.dtype != empty.dtype:
+                    raise ValueError(f"{name!r} has shape {tuple(rows.shape)} and type {rows.dtype}")
+                result._used[name] = rows
+            if result.form == "shared":
+                result._freedom = int(header["freedom"])
+                result._scatter[upper[0], upper[1]] = tensors["scatter"].to(result.device)
+                result._scatter[upper[1], upper[0]] = tensors["scatter"].to(result.device)
+        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise files.FileFormatError(f"the class statistics in this file do not fit together: {error}.") from error
+        return result
+
+    # ---- checking what comes in --------------------------------------------------------------------------------------
+
+    def _checked(self, features: Any) -> Tensor:
+        if not isinstance(features, Tensor):
+            features = torch.from_numpy(np.asarray(features, dtype=np.result_type(np.float32, np.asarray(features))))
+        features = features.detach().to(self.device)
+        if features.ndim != 2 or features.shape[1] != self.dim:
+            raise ValueError(f"features must have shape (samples, {self.dim}), not {tuple(features.shape)}.")
+        if not features.is_floating_point():
+            features = features.double()
+        bad = (~torch.isfinite(features)).any(1).nonzero()[:, 0]
+        if len(bad):
+            raise ValueError(
+                f"{len(bad)} of {len(features)} rows hold NaN or infinity (first: row {int(bad[0])}); "
+                "class statistics need finite features."
+            )
+        return features
+
+
+def _plain(label: Any) -> Label:
+    """A numpy or torch scalar as the Python value that it stands for."""
+    if isinstance(label, np.generic | Tensor):
+        label = label.item()
+    if isinstance(label, float) and math.isnan(label):
+        raise ValueError("NaN is not a class label.")
+    return label  # type: ignore[no-any-return]
+
+
+def _group(labels: Iterable[Label] | np.ndarray | Tensor) -> tuple[list[Label], np.ndarray]:
+    """The distinct labels in order of arrival, and the number of each sample's label among them."""
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    if isinstance(labels, np.ndarray) and labels.dtype != object:
+        if labels.ndim != 1:
+            raise ValueError(f"labels must be one per row, not an array of shape {labels.shape}.")
+        values, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+        arrival = np.argsort(first, kind="stable")
+        position = np.empty_like(arrival)
+        position[arrival] = np.arange(len(arrival))
+        return [_plain(values[i]) for i in arrival], position[inverse]
+    seen: dict[Label, int] = {}
+    inverse = np.fromiter((seen.setdefault(_plain(label), len(seen)) for label in labels), dtype=np.int64)
+    return list(seen), inverse
+
+
+def _listing(labels: Sequence[Label], most: int = 10) -> str:
+    """Labels for a message: `'cat', 'dog' and 90 more`, or `none`."""
+    if not labels:
+        return "none"
+    shown = ", ".join(repr(label) for label in labels[:most])
+    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"

@@ -1,0 +1,78 @@
+"""Model files: safetensors with a JSON header, written whole or not at all, and checked when they are read.
+
+No pickle. A file is one safetensors file whose metadata holds a JSON text (`amgc`) with its kind, version, header and the
+SHA-256 of its tensors, so that a truncated, damaged or foreign file is told apart before anything is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+VERSION = 1
+
+
+class FileFormatError(ValueError):
+    """The file is damaged, of another kind, or of a newer version."""
+
+
+def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write `tensors` and `header` to `path`; an interruption at any moment leaves the old file or the new one."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+    text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(tensors), "header": header})
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(safetensors.torch.save(tensors, metadata={"amgc": text}))
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; a model file is an ordinary one
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors of a file that `write` made with the same `kind`."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get("amgc")
+            tensors = {name: file.get_tensor(name) for name in sorted(file.keys())} if text else {}
+        about = json.loads(text) if text else None
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is damaged or not a model file ({error}); restore it from a copy."
+        ) from error
+    if not isinstance(about, dict) or not isinstance(about.get("header"), dict):
+        raise FileFormatError(f"{os.fspath(path)!r} was not written by amgc.")
+    if about.get("kind") != kind:
+        raise FileFormatError(f"{os.fspath(path)!r} holds a {about.get('kind')!r}, not a {kind!r}.")
+    if about.get("version") != VERSION:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} has file version {about.get('version')}; this amgc reads version {VERSION}."
+        )
+    if about.get("sha256") != _digest(tensors):
+        raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
+    return about["header"], tensors
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(memoryview(tensor.reshape(-1).numpy()).cast("B"))
+    return digest.hexdigest()
