@@ -30,8 +30,11 @@ class Needs(NamedTuple):
     common: bool = False
 
 
+HEAD_ONLY = Needs()
+
+
 class Evaluation(NamedTuple):
-    """The loss (a float64 scalar), class_weight_k p_jk as (K, C), and the gradients; those not asked for are None."""
+    """The loss (a float64 scalar), class_weight_k p_jk for j ≠ k as (K, C), and the gradients; those not asked for are None."""
 
     loss: Tensor
     share: Tensor
@@ -51,7 +54,7 @@ def evaluate(
     covariances: Covariances,
     targets: Tensor,
     class_weight: Tensor,
-    needs: Needs = Needs(),
+    needs: Needs = HEAD_ONLY,
     soft_margin: float = 0.0,
 ) -> Evaluation:
     """Σ_k class_weight_k log Σ_j exp z_jk and its gradients.
@@ -103,7 +106,8 @@ def evaluate(
             seen = seen - (own[chunk, None] @ factor[chunk]).transpose(0, 1)
             z[chunk].add_(seen.square().sum(2).T, alpha=0.5)
         torch.softmax(z[chunk], 1, out=p[chunk])
-        p[chunk] *= class_weight[chunk, None]
+        # The own class has v = 0 and no part in any gradient. Without it the small p of well-separated classes survive.
+        p[chunk] = (p[chunk] * class_weight[chunk, None]).scatter_(1, targets[chunk, None], 0.0)
         if walk_full and gradient is not None and pull is not None:
             share = p[chunk] if covariances.scale == 1 else p[chunk] * covariances.scale
             torch.bmm(share[:, None], product, out=pull[chunk, None])
@@ -124,7 +128,8 @@ def evaluate(
 
     loss = (z.double().logsumexp(1) * class_weight.double()).sum()
     average = p @ weight  # Σ_j p_jk w_j
-    scaled = class_weight[:, None]
+    leaving = p.sum(1)  # class_weight_k (1 - p_kk)
+    scaled = leaving[:, None]
     bias_gradient = None
     if gradient is not None and pull is not None:
         gradient.addmm_(p.T, mean)
@@ -137,7 +142,7 @@ def evaluate(
             gradient.addcmul_(p.sum(0)[:, None], pushed).addmm_(p.T, pushed[targets], alpha=-1)
             pull.addmm_(p, pushed).addcmul_(scaled, pushed[targets], value=-1)
         gradient.index_add_(0, targets, pull, alpha=-1)
-        bias_gradient = p.sum(0).index_add_(0, targets, class_weight, alpha=-1)
+        bias_gradient = p.sum(0).index_add_(0, targets, leaving, alpha=-1)
     mean_gradient = average - scaled * own if needs.mean else None
     diagonal_gradient = None
     if needs.diagonal and diagonal is not None:
@@ -194,7 +199,7 @@ class DistributionLoss(torch.autograd.Function):
         return result.loss.to(weight.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradients = (None if g is None else g * upstream[0] for g in ctx.gradients)
         return (*gradients, None, None, None, None)

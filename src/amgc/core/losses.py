@@ -55,9 +55,7 @@ def amarx_loss(
     `distribution_loss` of the new classes plus `amarx_loss` of the old ones.
     """
     enlarged = enlarge(covariance, margin)
-    return distribution_loss(
-        weight, bias, mean, enlarged, targets=targets, among=among, class_weight=class_weight
-    )
+    return distribution_loss(weight, bias, mean, enlarged, targets=targets, among=among, class_weight=class_weight)
 
 
 def amarx_margin_form(
@@ -84,14 +82,10 @@ def amarx_margin_form(
     beta = margin / 2 * (spread @ weight.square().T - 2 * (own * spread) @ weight.T)
     logits = mean @ weight.T + bias
     is_own = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, targets[:, None], True)
-    return torch.nn.functional.cross_entropy(
-        torch.where(is_own, logits - m[:, None], logits + sigma + beta), targets
-    )
+    return torch.nn.functional.cross_entropy(torch.where(is_own, logits - m[:, None], logits + sigma + beta), targets)
 
 
-def sample_loss(
-    weight: Tensor, bias: Tensor, features: Tensor, targets: Tensor, *, among: Tensor | None = None
-) -> Tensor:
+def sample_loss(weight: Tensor, bias: Tensor, features: Tensor, targets: Tensor, *, among: Tensor | None = None) -> Tensor:
     """Eq. (sample): softmax cross-entropy of features (N, d), real or drawn by `gaussian.sample`; targets (N,)."""
     weight, bias, targets = _select(weight, bias, len(features), targets, among)
     return torch.nn.functional.cross_entropy(features @ weight.T + bias, targets)
@@ -127,15 +121,11 @@ def margins(weight: Tensor, covariance: AnyCovariance, margin: float, targets: T
     return margin / 2 * (own.square() * spread).sum(1)
 
 
-def pairwise_margins(
-    weight: Tensor, covariance: AnyCovariance, margin: float, targets: Tensor | None = None
-) -> Tensor:
+def pairwise_margins(weight: Tensor, covariance: AnyCovariance, margin: float, targets: Tensor | None = None) -> Tensor:
     """m_k + β_jk = λ/2 v_jkᵀ Λ_k v_jk ≥ 0: by how much class k must beat class j, (K, C)."""
     own = weight if targets is None else weight[targets]
     spread = as_covariances(covariance).variances().expand(len(own), -1)
-    return torch.stack(
-        [margin / 2 * ((weight - w).square() @ s) for w, s in zip(own, spread, strict=True)]
-    )
+    return torch.stack([margin / 2 * ((weight - w).square() @ s) for w, s in zip(own, spread, strict=True)])
 
 
 def _distribution_loss(

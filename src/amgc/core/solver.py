@@ -7,8 +7,7 @@ iteration; whitening by the average covariance makes L-BFGS need few steps.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -16,13 +15,14 @@ import torch
 from torch import Tensor
 
 from amgc.core.covariance import Covariances, enlarge
+from amgc.core.inputs import Label
 from amgc.core.kernel import Evaluation, evaluate
-from amgc.core.statistics import ClassStatistics, Label
+from amgc.core.lbfgs import minimise
+from amgc.core.statistics import ClassStatistics
+from amgc.core.whitening import Whitener
 
 Balance: TypeAlias = Literal["per_class", "two_means"]
-MEMORY = 30  # pairs that L-BFGS remembers
 SHARED_ITERATIONS = 20  # before the coordinates become each class's own
-WINDOW = 5  # iterations whose gain bounds what is left to gain
 CURVATURE_BYTES = 128 << 20
 
 
@@ -68,7 +68,7 @@ def solve_head(
     ridge : added to every variance, one number or one per feature (d,). A little of it gives statistics of few samples, whose
         covariances are singular, a finite optimum.
     start : a head to start from, for the first classes of `statistics`; the others' rows come from the closed form.
-    tolerance : stop when the estimated gap is below this share of the loss.
+    tolerance : stop when the estimated gap is below this share of the loss (or of 0.01, if the loss is smaller still).
 
     >>> statistics = ClassStatistics(1, dtype=torch.float64).update([[0.0], [2.0], [4.0], [6.0]], [0, 0, 1, 1])
     >>> head = solve_head(statistics, margin=0.0)
@@ -245,7 +245,7 @@ class _Problem:
         return Head(
             weight,
             bias,
-            outcome.loss,
+            outcome.value,
             outcome.gradient_norm,
             outcome.gap,
             outcome.iterations,
@@ -261,16 +261,14 @@ class _Problem:
         """
         mean, covariances, _, class_weight = self.single
         weight = (weight - weight.mean(0)).to(self.dtype)
-        share = self.evaluate(weight, bias).share.clone()  # c_k p_jk at [k, j]
+        share = self.evaluate(weight, bias).share  # c_k p_jk at [k, j], 0 at j = k
         variance = share * (1 - share / class_weight[:, None])
-        share.fill_diagonal_(0.0)
         leaving = share.sum(1)  # c_k (1 - p_kk)
         mixture = share.T + torch.diag(leaving)
         blocks = covariances.mixtures(mixture)
         # A little of the average keeps blocks of few-sample classes invertible.
         blocks += 1e-3 * mixture.sum(1)[:, None, None] * self.average.to(blocks)
-        bias_scale = variance.sum(0).double().clamp_min(1e-12).rsqrt()
-        variance.fill_diagonal_(0.0)
+        bias_scale = (variance.sum(0) + leaving).double().clamp_min(1e-12).rsqrt()
         rows = max(1, CURVATURE_BYTES // (2 * weight.element_size() * weight.numel()))
         for start in range(0, len(weight), rows):
             group = slice(start, start + rows)
@@ -282,112 +280,3 @@ class _Problem:
             drift = pulled.sum(1)
             blocks[group].baddbmm_((drift / -class_weight[group, None])[:, :, None], drift[:, None])
         return Whitener(blocks), bias_scale
-
-
-class Whitener:
-    """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each."""
-
-    def __init__(self, spread: Tensor) -> None:
-        variances = spread if spread.ndim == 1 else spread.diagonal(dim1=-2, dim2=-1)
-        floor = float(variances.mean().clamp_min(torch.finfo(variances.dtype).tiny)) * torch.finfo(spread.dtype).eps
-        if spread.ndim == 1:
-            self.root = variances.clamp_min(floor).sqrt()
-            self.inverse = 1 / self.root
-            return
-        unit = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
-        while True:
-            self.root, failed = torch.linalg.cholesky_ex(spread + floor * unit)
-            if not bool(failed.any()):
-                break
-            floor *= 10
-        self.inverse = torch.linalg.solve_triangular(self.root, unit.expand_as(self.root), upper=False)
-
-    def whiten(self, weight: Tensor) -> Tensor:
-        """u = w L."""
-        return self._times(weight, self.root)
-
-    def unwhiten(self, white: Tensor) -> Tensor:
-        """w = u L⁻¹."""
-        return self._times(white, self.inverse)
-
-    def push(self, rows: Tensor) -> Tensor:
-        """L⁻¹ x for each row x: a feature becomes white, a gradient in w becomes one in u."""
-        return self._times(rows, self.inverse if self.inverse.ndim == 1 else self.inverse.mT)
-
-    @staticmethod
-    def _times(rows: Tensor, matrix: Tensor) -> Tensor:
-        if matrix.ndim == 1:
-            return rows * matrix
-        if matrix.ndim == 2:
-            return rows @ matrix
-        return torch.bmm(rows.to(matrix.dtype)[:, None], matrix)[:, 0].to(rows.dtype)
-
-
-@dataclass
-class _Outcome:
-    point: Tensor
-    loss: float
-    gradient_norm: float
-    gap: float
-    iterations: int
-    evaluations: int
-    converged: bool
-
-
-def minimise(
-    objective: Callable[[Tensor], tuple[float, Tensor]],
-    point: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    first_step: float,
-) -> _Outcome:
-    """L-BFGS with a weak-Wolfe bisection line search, until the estimated gap is below `tolerance` of the value."""
-    value, gradient = objective(point)
-    evaluations, pairs = 1, deque[tuple[Tensor, Tensor, float]](maxlen=MEMORY)
-    scale, iteration, gap, converged = first_step, 0, float("inf"), False
-    recent = deque([float("inf")] * WINDOW, maxlen=WINDOW)  # the values of the last iterations
-    for iteration in range(max_iterations + 1):
-        direction = _two_loop(gradient, pairs, scale)
-        slope = float((direction * gradient).sum())
-        # L-BFGS knows only the curvature that it has met, so its decrement alone is too hopeful.
-        gap = max(-slope / 2, recent[0] - value)
-        recent.append(value)
-        converged = gap <= tolerance * abs(value)
-        if converged or iteration == max_iterations:
-            break
-        low, high, step = 0.0, float("inf"), 1.0
-        for _ in range(12):
-            trial = point + step * direction
-            trial_value, trial_gradient = objective(trial)
-            evaluations += 1
-            if not trial_value <= value + 1e-4 * step * slope:
-                high = step
-            elif float((direction * trial_gradient).sum()) < 0.9 * slope:
-                low = step
-            else:
-                break
-            step = 2 * low if high == float("inf") else (low + high) / 2
-        else:  # the arithmetic allows no further decrease
-            break
-        moved, turned = trial - point, trial_gradient - gradient
-        point, value, gradient = trial, trial_value, trial_gradient
-        curvature = float((moved * turned).sum())
-        if curvature > 0:
-            pairs.append((moved, turned, curvature))
-            scale = curvature / float(turned.square().sum())
-    return _Outcome(point, value, float(gradient.norm()), gap, iteration, evaluations, converged)
-
-
-def _two_loop(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]], scale: float) -> Tensor:
-    """-H g by L-BFGS's two-loop recursion."""
-    direction = -gradient
-    remembered = []
-    for moved, turned, curvature in reversed(pairs):
-        share = float((moved * direction).sum()) / curvature
-        remembered.append(share)
-        direction = direction.sub(turned, alpha=share)
-    direction = direction * scale
-    for (moved, turned, curvature), share in zip(pairs, reversed(remembered), strict=True):
-        correction = float((turned * direction).sum()) / curvature
-        direction = direction.add(moved, alpha=share - correction)
-    return direction

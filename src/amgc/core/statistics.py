@@ -10,7 +10,7 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from amgc import files
 from amgc.core.covariance import Covariances, LowRank
+from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
 
-Label: TypeAlias = Hashable
 Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
 KIND = "class statistics"
 
@@ -86,7 +86,7 @@ class ClassStatistics:
         d = self.dim
         if self.form == "lowrank":
             return {"factor": (d, self.rank), "diagonal": (d,)}
-        return {"full": {"full": (d, d)}, "diagonal": {"diagonal": (d,)}, "shared": {}}[self.form]
+        return {} if self.form == "shared" else {self.form: (d, d) if self.form == "full" else (d,)}
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class ClassStatistics:
         return len(self.classes)
 
     def __contains__(self, label: object) -> bool:
-        return _plain(label) in self._index
+        return plain(label) in self._index
 
     def __repr__(self) -> str:
         kept = f"rank {self.rank} " if self.form == "lowrank" else ""
@@ -102,9 +102,9 @@ class ClassStatistics:
 
     def index(self, label: Label) -> int:
         """The row of a class; KeyError with the known classes if there is none."""
-        label = _plain(label)
+        label = plain(label)
         if label not in self._index:
-            raise KeyError(f"class {label!r} is not known; known are {_listing(self.classes)}.")
+            raise KeyError(f"class {label!r} is not known; known are {listing(self.classes)}.")
         return self._index[label]
 
     def _rows(self, name: str) -> Tensor:
@@ -160,17 +160,15 @@ class ClassStatistics:
 
     def update(self, features: Any, labels: Sequence[Label] | np.ndarray | Tensor) -> ClassStatistics:
         """Add samples: features (N, d), one label each. New labels become new classes, in order of arrival."""
-        features = self._checked(features)
-        names, inverse = _group(labels)
+        features = read_features(features, self.dim, self.device)
+        names, inverse = group_by_label(labels)
         if len(inverse) != len(features):
             raise ValueError(f"{len(features)} rows of features but {len(inverse)} labels.")
         if not names:
             return self
         order = torch.from_numpy(np.argsort(inverse, kind="stable")).to(self.device)
         sizes = np.bincount(inverse, minlength=len(names)).tolist()
-        count, mean = torch.tensor(sizes), torch.empty(
-            len(names), self.dim, dtype=torch.float64, device=self.device
-        )
+        count, mean = torch.tensor(sizes), torch.empty(len(names), self.dim, dtype=torch.float64, device=self.device)
         centred = torch.empty(len(features), self.dim, dtype=self.dtype, device=self.device)
         start = 0
         for k, size in enumerate(sizes):
@@ -178,9 +176,8 @@ class ClassStatistics:
             mean[k] = rows.mean(0)
             centred[start : start + size] = rows - mean[k]
             start += size
-        groups = centred.split(sizes)
         spread: dict[str, list[Tensor]] = {name: [] for name in self._row_shapes()}
-        for group in groups if spread else ():
+        for group in torch.split(centred, sizes) if spread else ():
             freedom = max(len(group) - 1, 1)
             if self.form == "full":
                 product = (group.T @ group).div_(freedom)
@@ -208,9 +205,7 @@ class ClassStatistics:
         if other is self:
             other = copy.deepcopy(other)
         where = {"dtype": self.dtype, "device": self.device}
-        spread = {
-            name: [row.to(**where) for row in other._rows(name)] for name in self._row_shapes()  # type: ignore[call-overload]
-        }
+        spread = {name: [row.to(**where) for row in other._rows(name)] for name in self._row_shapes()}
         if self.form == "lowrank" and other.rank != self.rank:
             spread["factor"] = [self._leading(row) for row in spread["factor"]]
         self._absorb(other.classes, other.count, other.mean.to(self.device), spread)
@@ -219,9 +214,7 @@ class ClassStatistics:
             self._freedom += other._freedom
         return self
 
-    def _absorb(
-        self, names: Sequence[Label], count: Tensor, mean: Tensor, spread: dict[str, list[Tensor]]
-    ) -> None:
+    def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spread: dict[str, list[Tensor]]) -> None:
         """Merge groups, one per name, into the classes: the pairwise formula of Chan et al. in unbiased covariances."""
         between = []  # "shared": what the known classes' shifted means add to the scatter
         for k, name in enumerate(names):
@@ -278,7 +271,7 @@ class ClassStatistics:
         else:
             values, vectors = torch.linalg.eigh(wide @ wide.T)
             columns = (vectors * values.clamp_min(0).sqrt()).flip(1)[:, : self.rank]
-        filled = columns.new_zeros(self.dim, self.rank)
+        filled = torch.zeros(self.dim, self.rank, dtype=columns.dtype, device=columns.device)
         filled[:, : columns.shape[1]] = columns
         return filled.to(self.dtype)
 
@@ -374,55 +367,3 @@ class ClassStatistics:
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
             raise files.FileFormatError(f"the class statistics in this file do not fit together: {error}.") from error
         return result
-
-    # ---- checking what comes in --------------------------------------------------------------------------------------
-
-    def _checked(self, features: Any) -> Tensor:
-        if not isinstance(features, Tensor):
-            features = torch.from_numpy(np.asarray(features, dtype=np.result_type(np.float32, np.asarray(features))))
-        features = features.detach().to(self.device)
-        if features.ndim != 2 or features.shape[1] != self.dim:
-            raise ValueError(f"features must have shape (samples, {self.dim}), not {tuple(features.shape)}.")
-        if not features.is_floating_point():
-            features = features.double()
-        bad = (~torch.isfinite(features)).any(1).nonzero()[:, 0]
-        if len(bad):
-            raise ValueError(
-                f"{len(bad)} of {len(features)} rows hold NaN or infinity (first: row {int(bad[0])}); "
-                "class statistics need finite features."
-            )
-        return features
-
-
-def _plain(label: Any) -> Label:
-    """A numpy or torch scalar as the Python value that it stands for."""
-    if isinstance(label, np.generic | Tensor):
-        label = label.item()
-    if isinstance(label, float) and math.isnan(label):
-        raise ValueError("NaN is not a class label.")
-    return label  # type: ignore[no-any-return]
-
-
-def _group(labels: Iterable[Label] | np.ndarray | Tensor) -> tuple[list[Label], np.ndarray]:
-    """The distinct labels in order of arrival, and the number of each sample's label among them."""
-    if isinstance(labels, Tensor):
-        labels = labels.detach().cpu().numpy()
-    if isinstance(labels, np.ndarray) and labels.dtype != object:
-        if labels.ndim != 1:
-            raise ValueError(f"labels must be one per row, not an array of shape {labels.shape}.")
-        values, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-        arrival = np.argsort(first, kind="stable")
-        position = np.empty_like(arrival)
-        position[arrival] = np.arange(len(arrival))
-        return [_plain(values[i]) for i in arrival], position[inverse]
-    seen: dict[Label, int] = {}
-    inverse = np.fromiter((seen.setdefault(_plain(label), len(seen)) for label in labels), dtype=np.int64)
-    return list(seen), inverse
-
-
-def _listing(labels: Sequence[Label], most: int = 10) -> str:
-    """Labels for a message: `'cat', 'dog' and 90 more`, or `none`."""
-    if not labels:
-        return "none"
-    shown = ", ".join(repr(label) for label in labels[:most])
-    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"

@@ -1,0 +1,93 @@
+"""Probabilities that mean what they say, from statistics alone.
+
+Softmax of the L_DB scores is not calibrated: on true Gaussians it is too unsure (the optimum is half of LDA), on real features
+with few samples far too sure (weight and statistics come from the same samples). There is no held-out data in a stream whose
+samples may not be kept, so the temperature is chosen by expected log-loss on draws from the class Gaussians, corrected for
+what the fit has gained from its own samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from amgc.core.covariance import Covariances
+from amgc.core.gaussian import sample
+from amgc.core.solver import Head
+from amgc.core.statistics import ClassStatistics
+from amgc.core.whitening import Whitener
+
+CLASSES, DRAWS = 64, 4096  # at most so many classes are drawn from, so many draws in all
+PRIOR = 10  # samples' worth of the pooled covariance in each class's own
+
+
+def temperature(
+    head: Head, statistics: ClassStatistics, average: Tensor, towards_pooled: float, towards_diagonal: float
+) -> float:
+    """By what to divide the scores of `head` before the softmax.
+
+    average : the regularised covariance averaged over classes, (d, d) or (d,), that `head` was solved with.
+    towards_pooled, towards_diagonal : the shrinkage that led to it (`Covariances.shrunk`).
+
+    Two corrections: fresh samples lie farther from the class mean than those that it was computed from, which costs the own
+    score ½ df / n_k on average; and they spread more widely along fitted directions than the fitted covariance says, by
+    1 / (1 - df / n)² as in generalised cross-validation, df = tr(Σ_reg⁻¹ Σ) being the fit's degrees of freedom. A class's
+    own covariance adds to that by its share and its few samples, to first order.
+    """
+    count = statistics.count.double()
+    freedom = float((count - 1).sum())
+    if len(statistics) < 2 or freedom < 1:
+        return 1.0
+    pooled = statistics.pooled().double().cpu()
+    whitener = Whitener(average.double().cpu())
+    fitted = (1 - towards_diagonal) * float(
+        (whitener.push(pooled) * (whitener.inverse.mT if pooled.ndim == 2 else whitener.inverse)).sum()
+    )  # df
+    pooled_share = min(fitted / freedom, 0.9)
+
+    chosen = torch.linspace(0, len(statistics) - 1, min(len(statistics), CLASSES)).round().long()
+    centre = statistics.mean.mean(0)
+    means, weight, bias = (x.cpu() for x in (statistics.mean - centre, head.weight, head.bias + head.weight @ centre))
+    samples = count[chosen]
+    own_share = 0.0 if statistics.form == "shared" else 1 - towards_pooled
+    spread = (1 + own_share * fitted / samples).sqrt() / (1 - pooled_share)
+    optimism = 0.5 * _scale(weight, means, whitener) * fitted / (1 - pooled_share) / samples
+
+    draws = max(DRAWS // len(chosen), 1)
+    generator = torch.Generator().manual_seed(0)
+    nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
+    own = ((samples - 1) / (samples - 1 + PRIOR)).sqrt()[:, None, None]
+    noise = own * sample(nothing, _chosen(statistics.covariances, chosen), draws, generator)
+    everyone = Covariances(common=pooled) if pooled.ndim == 2 else Covariances(diagonal=pooled[None])
+    noise += (1 - own.square()).sqrt() * sample(nothing, everyone, draws, generator)
+    scores = (means[chosen][:, None] + spread[:, None, None] * noise) @ weight.T + bias
+    target = chosen[:, None, None].expand(-1, draws, 1)
+    own_score = scores.gather(2, target) - optimism[:, None, None]
+    return 1 / _sharpness(scores.scatter(2, target, own_score) - own_score)
+
+
+def _scale(weight: Tensor, means: Tensor, whitener: Whitener) -> float:
+    """How long the weights are beside half of LDA's."""
+    reference = whitener.push(means) / 2
+    return float((whitener.whiten(weight) * reference).sum() / reference.square().sum().clamp_min(1e-300))
+
+
+def _chosen(parts: Covariances, classes: Tensor) -> Covariances:
+    full, factor, diagonal = (
+        None if part is None else part.cpu()[classes].double() for part in (parts.full, parts.factor, parts.diagonal)
+    )
+    common = None if parts.common is None else parts.common.cpu().double()
+    return Covariances(full, factor, diagonal, common, parts.scale)
+
+
+def _sharpness(leads: Tensor) -> float:
+    """The factor s that minimises the mean of log Σ_j exp(s lead_j); leads (..., K) are 0 for the true class.
+
+    Convex in s, so its derivative is bisected, on a logarithmic scale.
+    """
+    low, high = 1e-3, 1e3
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        slope = float((torch.softmax(middle * leads, -1) * leads).sum(-1).mean())
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return float((low * high) ** 0.5)

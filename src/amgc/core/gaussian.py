@@ -1,0 +1,107 @@
+"""Gaussians as the competitors use them: samples, Mahalanobis distances, shrinkage, Tukey's transform.
+
+Class covariances are often singular (500 samples in 512 dimensions), so nothing here needs an inverse that may not exist.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from amgc.core.covariance import AnyCovariance, as_covariances
+
+
+def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch.Generator | None = None) -> Tensor:
+    """Pseudo features f̃ ~ N(μ_k, Σ_k), `count` per class: (K, count, d). Singular covariances are fine.
+
+    >>> draws = sample(torch.zeros(1, 2), torch.tensor([[4.0, 0.0]]), 1000, torch.Generator().manual_seed(0))
+    >>> round(draws.std(1)[0, 0].item(), 1), draws[0, :, 1].abs().max().item()
+    (2.0, 0.0)
+    """
+    parts = as_covariances(covariance)
+    shape = (len(mean), count, mean.shape[1])
+
+    def noise(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=mean.dtype, device=mean.device)
+
+    # A sum of covariances is the covariance of a sum of independent draws.
+    drawn = mean[:, None].expand(shape).clone()
+    if parts.full is not None:
+        drawn += parts.scale**0.5 * (noise(*shape) @ root(parts.full).to(mean.dtype).mT)
+    if parts.factor is not None:
+        drawn += noise(len(mean), count, parts.factor.shape[2]) @ parts.factor.mT
+    if parts.diagonal is not None:
+        drawn += noise(*shape) * parts.diagonal.clamp_min(0).sqrt()[:, None]
+    if parts.common is not None:
+        drawn += noise(*shape) @ root(parts.common).to(mean.dtype).mT
+    return drawn
+
+
+def root(covariance: Tensor) -> Tensor:
+    """A matrix R with R Rᵀ = Σ for positive semi-definite Σ (..., d, d), by eigenvalues where Cholesky fails."""
+    triangle: Tensor
+    triangle, failed = torch.linalg.cholesky_ex(covariance)
+    if not bool(failed.any()):
+        return triangle
+    values, vectors = torch.linalg.eigh(covariance.double())
+    spectral: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    return spectral.to(covariance.dtype)
+
+
+def mahalanobis(features: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+    """Squared distances (N, K) of features (N, d) to K classes, (x - μ_k)ᵀ Σ_k⁻¹ (x - μ_k); Σ (K, d, d) or shared (d, d).
+
+    One triangular solve per class; raises if a covariance is not positive definite (shrink it first).
+    """
+    shared = covariance.ndim == 2
+    triangle, failed = torch.linalg.cholesky_ex(covariance)
+    if bool(failed.any()):
+        which = "the covariance" if shared else f"{int((failed > 0).sum())} of {len(covariance)} covariances"
+        raise ValueError(f"{which} cannot be inverted; use shrink() first, or more samples than features.")
+    if shared:
+        white, centres = (torch.linalg.solve_triangular(triangle, x.mT, upper=False).mT for x in (features, mean))
+        return torch.cdist(white, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
+    distances = [
+        torch.linalg.solve_triangular(lower, (features - centre).mT, upper=False).square().sum(0)
+        for lower, centre in zip(triangle, mean, strict=True)
+    ]
+    return torch.stack(distances, 1)
+
+
+def shrink(covariance: Tensor, diagonal: float = 1.0, off_diagonal: float = 1.0) -> Tensor:
+    """FeCAM's shrinkage: Σ + γ₁ V₁ I + γ₂ V₂ (1 - I), V₁ the mean variance and V₂ the mean off-diagonal entry."""
+    dim = covariance.shape[-1]
+    unit = torch.eye(dim, dtype=covariance.dtype, device=covariance.device)
+    trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    rest = covariance.sum((-2, -1))[..., None, None] - trace
+    return covariance + diagonal * trace / dim * unit + off_diagonal * rest / max(dim * (dim - 1), 1) * (1 - unit)
+
+
+def oas(covariance: Tensor, freedom: int) -> float:
+    """How far to draw an estimated covariance (d, d) towards its diagonal: oracle approximating shrinkage.
+
+    The formula of Chen, Wiesel, Eldar and Hero (2010) on the correlation matrix, whose target is then the identity; `freedom`
+    is the number of samples less the number of means. It needs the estimate alone, not the samples.
+    """
+    dim = len(covariance)
+    deviation = covariance.diagonal().double().clamp_min(0).sqrt()
+    alive = deviation > 0
+    scaled = covariance.double() / torch.where(alive, deviation, 1.0) / torch.where(alive, deviation, 1.0)[:, None]
+    square, trace = float(scaled.square().sum()), float(alive.sum())
+    excess = square - trace**2 / dim
+    if freedom < 1 or excess <= 0:
+        return 1.0
+    return min(1.0, ((1 - 2 / dim) * square + trace**2) / ((freedom + 1 - 2 / dim) * excess))
+
+
+def correlation(covariance: Tensor) -> Tensor:
+    """Σ_ij / (s_i s_j): covariances (..., d, d) scaled to unit variances."""
+    deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+    return covariance / (deviation[..., None] * deviation[..., None, :])
+
+
+def tukey(features: Tensor, power: float = 0.5) -> Tensor:
+    """Tukey's ladder: non-negative features to a power (the logarithm for 0), which makes them less skewed."""
+    if bool((features < 0).any()):
+        raise ValueError("Tukey's transform needs non-negative features, such as those behind a ReLU.")
+    return features.log() if power == 0 else features.pow(power)

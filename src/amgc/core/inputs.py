@@ -1,0 +1,69 @@
+"""Reading what a user gives: labels of any kind, features as arrays or tensors; clear errors for what cannot be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Label: TypeAlias = Hashable
+
+
+def plain(label: Any) -> Label:
+    """A numpy or torch scalar as the Python value that it stands for."""
+    if isinstance(label, np.generic | Tensor):
+        label = label.item()
+    if isinstance(label, float) and math.isnan(label):
+        raise ValueError("NaN is not a class label.")
+    return label  # type: ignore[no-any-return]
+
+
+def group_by_label(labels: Iterable[Label] | np.ndarray | Tensor) -> tuple[list[Label], np.ndarray]:
+    """The distinct labels in order of arrival, and the number of each sample's label among them."""
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    if isinstance(labels, np.ndarray) and labels.dtype != object:
+        if labels.ndim != 1:
+            raise ValueError(f"labels must be one per row, not an array of shape {labels.shape}.")
+        values, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+        arrival = np.argsort(first, kind="stable")
+        position = np.empty_like(arrival)
+        position[arrival] = np.arange(len(arrival))
+        return [plain(values[i]) for i in arrival], position[inverse]
+    seen: dict[Label, int] = {}
+    inverse = np.fromiter((seen.setdefault(plain(label), len(seen)) for label in labels), dtype=np.int64)
+    return list(seen), inverse
+
+
+def listing(labels: Sequence[Label], most: int = 10) -> str:
+    """Labels for a message: `'cat', 'dog' and 90 more`, or `none`."""
+    if not labels:
+        return "none"
+    shown = ", ".join(repr(label) for label in labels[:most])
+    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"
+
+
+def read_features(features: Any, dim: int, device: torch.device) -> Tensor:
+    """Features (N, dim) as a floating-point tensor on `device`, finite."""
+    tensor = features.detach() if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+    if tensor.ndim != 2 or tensor.shape[1] != dim:
+        raise ValueError(f"features must have shape (samples, {dim}), not {tuple(tensor.shape)}.")
+    tensor = tensor.to(device)
+    if not tensor.is_floating_point():
+        tensor = tensor.double()
+    check_finite(torch.isfinite(tensor).all(1).cpu().numpy())
+    return tensor
+
+
+def check_finite(finite: np.ndarray) -> None:
+    """Raise if any row is not finite, and say which; `finite` (N,) tells of each row whether it is."""
+    bad = np.flatnonzero(~finite)
+    if len(bad):
+        raise ValueError(
+            f"{len(bad)} of {len(finite)} rows hold NaN or infinity (first: row {bad[0]}); class statistics need finite "
+            "features: drop those rows or impute them."
+        )

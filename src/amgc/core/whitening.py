@@ -1,0 +1,45 @@
+"""Coordinates in which a covariance is the identity."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Whitener:
+    """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each."""
+
+    def __init__(self, spread: Tensor) -> None:
+        variances = spread if spread.ndim == 1 else spread.diagonal(dim1=-2, dim2=-1)
+        floor = float(variances.mean().clamp_min(torch.finfo(variances.dtype).tiny)) * torch.finfo(spread.dtype).eps
+        if spread.ndim == 1:
+            self.root = variances.clamp_min(floor).sqrt()
+            self.inverse = 1 / self.root
+            return
+        unit = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
+        while True:
+            self.root, failed = torch.linalg.cholesky_ex(spread + floor * unit)
+            if not bool(failed.any()):
+                break
+            floor *= 10
+        self.inverse = torch.linalg.solve_triangular(self.root, unit.expand_as(self.root), upper=False)
+
+    def whiten(self, weight: Tensor) -> Tensor:
+        """u = w L."""
+        return self._times(weight, self.root)
+
+    def unwhiten(self, white: Tensor) -> Tensor:
+        """w = u L⁻¹."""
+        return self._times(white, self.inverse)
+
+    def push(self, rows: Tensor) -> Tensor:
+        """L⁻¹ x for each row x: a feature becomes white, a gradient in w becomes one in u."""
+        return self._times(rows, self.inverse if self.inverse.ndim == 1 else self.inverse.mT)
+
+    @staticmethod
+    def _times(rows: Tensor, matrix: Tensor) -> Tensor:
+        if matrix.ndim == 1:
+            return rows * matrix
+        if matrix.ndim == 2:
+            return rows @ matrix
+        return torch.bmm(rows.to(matrix.dtype)[:, None], matrix)[:, 0].to(rows.dtype)

@@ -1,0 +1,391 @@
+"""`AMGCClassifier`: a scikit-learn classifier that learns new classes without the old data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from amgc import files
+from amgc.core.calibration import temperature
+from amgc.core.gaussian import oas
+from amgc.core.inputs import Label, check_finite
+from amgc.core.losses import margins
+from amgc.core.solver import Balance, Head, solve
+from amgc.core.statistics import ClassStatistics, Form
+
+KIND = "classifier"
+VARIANCE_FLOOR = 1e-4  # added to each variance, as a share of the feature's total variance
+TOLERANCE = 1e-5  # of the solve; the paper's accuracies do not change below 1e-3
+
+
+class AMGCClassifier(ClassifierMixin, BaseEstimator):
+    """Linear classifier for classes that arrive over time, remembered by mean and covariance only.
+
+    `partial_fit` takes whatever classes come; labels never seen before simply appear in `classes_`. It only updates the
+    class statistics; the classifier that minimises the AMGC loss for them is solved when it is first needed (by `predict`
+    and the like), so feeding many small batches is cheap. With ``margin=0`` the order and the batches do not matter.
+
+    Parameters
+    ----------
+    margin : float, default=0
+        λ of variance enlarging: the variances of old classes (those not in the latest `fit` or `partial_fit` call) are
+        multiplied by 1 + margin, which gives them a margin against the new ones. Helps where the features of old classes
+        have drifted since they were learned; costs accuracy where nothing drifts. The paper uses 0.4.
+    covariance : {"full", "lowrank", "diagonal", "shared"}, default="full"
+        What is kept of each class's spread: the whole matrix; a factor of `rank` columns and the exact variances; the
+        variances; or one matrix for all classes together (the least memory in many dimensions, solved in closed form).
+    rank : int, default=32
+        Columns of the factor for ``covariance="lowrank"``.
+    balance : {"per_class", "two_means"}, default="per_class"
+        Every class weighs the same, or the new classes together weigh as much as the old ones (as the paper prints it).
+    shrinkage : "auto", float or pair of floats in [0, 1], default="auto"
+        How far each class covariance is drawn towards the pooled one, and the result towards the pooled diagonal. One
+        number is the former alone. "auto" takes 0.8 for the first, and for the second what the number of samples calls for
+        (oracle approximating shrinkage, OAS), computed from the statistics.
+    standardize : bool, default=True
+        Regularise as if every feature had unit variance. Otherwise the features' own units decide which count more.
+    device : str, default="cpu"
+        Where statistics are kept and the classifier is solved, such as "cuda".
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of the covariances and the solve. Means are always kept in float64.
+
+    Attributes
+    ----------
+    classes_ : ndarray, the labels seen so far, sorted.
+    statistics_ : ClassStatistics, all that is remembered of the data; its classes are in order of arrival.
+    coef_, intercept_ : the linear classifier, (n_classes, n_features) and (n_classes,), in the order of `classes_`.
+    temperature_ : float, by which scores are divided in `predict_proba`.
+    margins_ : ndarray (n_classes,), m_k of the paper for each of `classes_`; 0 for classes that are not enlarged.
+    head_ : Head, the solution with its certificate (loss, gap, gradient norm), classes in order of arrival.
+    n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
+
+    References
+    ----------
+    Yao and Chang, "Adaptive Margin Global Classifier for Exemplar-Free Class-Incremental Learning".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from amgc import AMGCClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> classifier = AMGCClassifier()
+    >>> for task in ([0, 1], [2, 3], [4, 5]):
+    ...     now = np.isin(y[:1000], task)
+    ...     classifier = classifier.partial_fit(X[:1000][now], y[:1000][now])
+    >>> classifier.classes_.tolist()
+    [0, 1, 2, 3, 4, 5]
+    >>> seen = y[1000:] < 6
+    >>> bool(classifier.score(X[1000:][seen], y[1000:][seen]) > 0.95)
+    True
+    """
+
+    statistics_: ClassStatistics
+    classes_: np.ndarray
+    _new: list[Label]  # the classes of the latest call, which are not enlarged
+    _solution: dict[str, Any] | None
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.0,
+        covariance: Form = "full",
+        rank: int = 32,
+        balance: Balance = "per_class",
+        shrinkage: Literal["auto"] | float | tuple[float, float] = "auto",
+        standardize: bool = True,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        self.margin = margin
+        self.covariance = covariance
+        self.rank = rank
+        self.balance = balance
+        self.shrinkage = shrinkage
+        self.standardize = standardize
+        self.device = device
+        self.dtype = dtype
+
+    @classmethod
+    def paper(cls, **changes: Any) -> AMGCClassifier:
+        """The paper's values: full covariances as they are, λ = 0.4, and the two means of Eq. (separate)."""
+        values: dict[str, Any] = {"margin": 0.4, "balance": "two_means", "shrinkage": (0.0, 0.0)}
+        return cls(**values | changes)
+
+    # ---- learning ----------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> AMGCClassifier:
+        """Learn these classes from nothing, forgetting all that was learned before."""
+        with self._unchanged_on_error():
+            X, y = self._checked_data(X, y, reset=True)
+            self._restart().update(X, y)
+            self._learned(y)
+            self._solved()
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Iterable[Label] | None = None) -> AMGCClassifier:
+        """Learn from more data: labels never seen before become new classes, known ones are refined.
+
+        `classes` is not needed; if given, as some scikit-learn tools do, every label of `y` must be in it.
+        """
+        with self._unchanged_on_error():
+            first = not hasattr(self, "statistics_")
+            X, y = self._checked_data(X, y, reset=first)
+            if classes is not None:
+                unexpected = sorted(set(y.tolist()) - set(np.asarray(list(classes)).tolist()))
+                if unexpected:
+                    raise ValueError(f"y holds the labels {unexpected}, which are not in classes.")
+            if first:
+                self._restart()
+            else:
+                self._check_kind(y)
+            self.statistics_.update(X, y)
+            self._learned(y)
+        return self
+
+    def forget(self, label: Label) -> AMGCClassifier:
+        """Forget a class as if it had never been seen."""
+        check_is_fitted(self)
+        self.statistics_.remove(label)
+        if not len(self.statistics_):  # as if nothing had ever been seen
+            for name in [name for name in vars(self) if name.endswith("_") or name.startswith("_")]:
+                delattr(self, name)
+            return self
+        self._new = [name for name in self._new if name in self.statistics_]
+        self._changed()
+        return self
+
+    def merge(self, other: AMGCClassifier) -> AMGCClassifier:
+        """Add all that another classifier has learned, as if its data had been given to this one."""
+        check_is_fitted(self)
+        if not isinstance(other, AMGCClassifier):
+            raise TypeError(f"merge needs another AMGCClassifier, not {type(other).__name__}.")
+        check_is_fitted(other)
+        names, theirs = (getattr(one, "feature_names_in_", None) for one in (self, other))
+        if names is not None and theirs is not None and list(names) != list(theirs):
+            raise ValueError("the two classifiers were fitted on different feature names.")
+        self._check_kind(other.classes_)
+        self.statistics_.merge(other.statistics_)
+        self._new = self._new + [label for label in other._new if label not in self._new]
+        self._changed()
+        return self
+
+    # ---- answering ---------------------------------------------------------------------------------------------------
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores X @ coef_.T + intercept_ per class (n, n_classes); for two classes the second's lead over the first (n,)."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most likely class of each row."""
+        scores = self._scores(X)
+        return self.classes_[scores.argmax(1)]  # type: ignore[no-any-return]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities of the seen classes (n, n_classes)."""
+        scores = self._scores(X) / self.temperature_
+        scores = np.exp(scores - scores.max(1, keepdims=True))
+        return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        check_finite(np.isfinite(X).all(1))
+        solved = self._solved()
+        return (X - solved["centre"]) @ solved["coef"].T + solved["intercept"]  # type: ignore[no-any-return]
+
+    @property
+    def head_(self) -> Head:
+        check_is_fitted(self, "statistics_")
+        return self._solved()["head"]  # type: ignore[no-any-return]
+
+    @property
+    def coef_(self) -> np.ndarray:
+        check_is_fitted(self, "statistics_")
+        return self._solved()["coef"]  # type: ignore[no-any-return]
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        check_is_fitted(self, "statistics_")
+        solved = self._solved()
+        return solved["intercept"] - solved["coef"] @ solved["centre"]  # type: ignore[no-any-return]
+
+    @property
+    def temperature_(self) -> float:
+        check_is_fitted(self, "statistics_")
+        return self._solved()["temperature"]  # type: ignore[no-any-return]
+
+    @property
+    def margins_(self) -> np.ndarray:
+        check_is_fitted(self, "statistics_")
+        statistics, weight = self.statistics_, self.head_.weight
+        old = (~self._is_new()).to(weight)
+        values = margins(weight, statistics.covariances, self.margin) * old
+        return values.cpu().numpy()[self._sorted_rows()]
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the classifier to one safetensors file: statistics, solution, parameters. No sample is in it."""
+        check_is_fitted(self)
+        solved = self._solved()
+        head: Head = solved["head"]
+        header = {
+            "parameters": self.get_params(deep=False),
+            "statistics": self.statistics_.header(),
+            "new": self._new,
+            "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
+            "temperature": solved["temperature"],
+            "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
+        }
+        tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
+        files.write(path, KIND, header, tensors | {"head.weight": head.weight, "head.bias": head.bias})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
+        """Read what `save` wrote; `device` puts it elsewhere than where it was made."""
+        header, tensors = files.read(path, KIND)
+        try:
+            parameters = dict(header["parameters"])
+            parameters["device"] = device or parameters["device"]
+            if isinstance(parameters["shrinkage"], list):
+                parameters["shrinkage"] = tuple(parameters["shrinkage"])
+            result = cls(**parameters)
+            kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
+            result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
+            result.n_features_in_ = result.statistics_.dim
+            if header["features"]:
+                result.feature_names_in_ = np.array(header["features"], dtype=object)
+            result._new = list(header["new"])
+            result._changed()
+            weight, bias = (tensors[name].to(result.device) for name in ("head.weight", "head.bias"))
+            if weight.shape != result.statistics_.mean.shape or bias.shape != weight.shape[:1]:
+                raise ValueError(f"the weights have shape {tuple(weight.shape)}")
+            result._keep(Head(weight, bias, **header["certificate"]), float(header["temperature"]))
+        except files.FileFormatError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise files.FileFormatError(f"{os.fspath(path)!r} does not describe a classifier: {error}.") from error
+        return result
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _solved(self) -> dict[str, Any]:
+        """The classifier for the present statistics, solved when first asked for."""
+        if getattr(self, "_solution", None) is None:
+            statistics = self.statistics_
+            pooled = statistics.pooled()
+            towards_pooled, towards_diagonal = self._shrinkage() or automatic_shrinkage(statistics, pooled)
+            within = pooled if pooled.ndim == 1 else pooled.diagonal()
+            total = within.double() + statistics.mean.var(0, correction=0).to(pooled.device)
+            level = total if self.standardize else total.mean().expand_as(total)
+            # A constant feature has no variance at all; any positive floor leaves it without weight.
+            floor = (VARIANCE_FLOOR * level).clamp_min(1e-12 * float(total.mean()) or 1.0).to(pooled.dtype)
+            covariances = statistics.covariances.shrunk(pooled, towards_pooled, towards_diagonal)
+            head = solve(
+                statistics.mean,
+                covariances,
+                is_new=self._is_new(),
+                margin=float(self.margin),
+                balance=self.balance,
+                ridge=floor,
+                tolerance=TOLERANCE,
+            )
+            average = covariances.average(torch.full((len(statistics),), 1 / len(statistics)).to(pooled.device))
+            average = average + (floor if average.ndim == 1 else torch.diag(floor))
+            self._keep(head, temperature(head, statistics, average, towards_pooled, towards_diagonal))
+        return self._solution  # type: ignore[return-value]
+
+    def _keep(self, head: Head, temperature: float) -> None:
+        rows = self._sorted_rows()
+        centre = self.statistics_.mean.mean(0)
+        self._solution = {
+            "head": head,
+            "temperature": temperature,
+            "centre": centre.cpu().numpy(),
+            "coef": head.weight.cpu().numpy()[rows],
+            "intercept": (head.bias + head.weight @ centre.to(head.weight)).cpu().numpy()[rows],
+        }
+
+    def _sorted_rows(self) -> list[int]:
+        """The row of each of `classes_` in the statistics."""
+        return [self.statistics_.index(label) for label in self.classes_.tolist()]
+
+    def _is_new(self) -> Tensor:
+        new = set(self._new)
+        return torch.tensor([label in new for label in self.statistics_.classes])
+
+    def _restart(self) -> ClassStatistics:
+        dtypes = {"float32": torch.float32, "float64": torch.float64}
+        if self.dtype not in dtypes:
+            raise ValueError(f"dtype must be 'float32' or 'float64', not {self.dtype!r}.")
+        self.statistics_ = ClassStatistics(
+            self.n_features_in_, self.covariance, self.rank, dtype=dtypes[self.dtype], device=self.device
+        )
+        self._new = []
+        return self.statistics_
+
+    def _learned(self, y: np.ndarray) -> None:
+        self._new = np.unique(y).tolist()
+        self._changed()
+
+    def _changed(self) -> None:
+        self._solution = None
+        self.classes_ = np.array(sorted(self.statistics_.classes))  # type: ignore[type-var]
+
+    def _shrinkage(self) -> tuple[float, float] | None:
+        if isinstance(self.shrinkage, str) and self.shrinkage == "auto":
+            return None
+        pair: Sequence[float]
+        pair = (self.shrinkage, 0.0) if isinstance(self.shrinkage, int | float | np.number) else self.shrinkage
+        if isinstance(pair, str) or len(pair) != 2 or not all(0 <= share <= 1 for share in pair):
+            raise ValueError(f"shrinkage must be 'auto' or one or two numbers from 0 to 1, not {self.shrinkage!r}.")
+        return float(pair[0]), float(pair[1])
+
+    def _checked_data(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        self._shrinkage()
+        if not self.margin >= 0:
+            raise ValueError(f"margin must not be negative, not {self.margin!r}.")
+        if self.balance not in ("per_class", "two_means"):
+            raise ValueError(f"balance must be 'per_class' or 'two_means', not {self.balance!r}.")
+        X, y = validate_data(
+            self, X, y, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False, multi_output=True
+        )
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        check_finite(np.isfinite(X).all(1))
+        if y.dtype == object and len({type(label) for label in y.tolist()}) > 1:
+            raise TypeError("the labels are of several types; use only strings or only numbers.")
+        return X, y
+
+    def _check_kind(self, y: np.ndarray) -> None:
+        """Labels that sort among the known ones: numpy would turn numbers beside strings into strings."""
+        text, known = (isinstance(values.tolist()[0], str) for values in (y, self.classes_))
+        if text != known:
+            raise TypeError(f"new labels such as {y[0]!r} do not go with known ones such as {self.classes_[0]!r}.")
+
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "statistics_")
+
+
+def automatic_shrinkage(statistics: ClassStatistics, pooled: Tensor) -> tuple[float, float]:
+    """Towards the pooled covariance, and towards its diagonal by OAS. Measured in `benchmarks/defaults.py`."""
+    return 0.8, 0.0 if pooled.ndim == 1 else oas(pooled, int((statistics.count - 1).sum()))
