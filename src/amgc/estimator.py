@@ -43,8 +43,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     covariance : {"full", "lowrank", "diagonal", "shared"}, default="full"
         What is kept of each class's spread: the whole matrix; a factor of `rank` columns and the exact variances; the
         variances; or one matrix for all classes together (the least memory in many dimensions, solved in closed form).
-    rank : int, default=32
-        Columns of the factor for ``covariance="lowrank"``.
+    rank : int, default=56
+        Columns of the factor for ``covariance="lowrank"``; the default keeps a class of 512 features in 64 KB.
     balance : {"per_class", "two_means"}, default="per_class"
         Every class weighs the same, or the new classes together weigh as much as the old ones (as the paper prints it).
     shrinkage : "auto", float or pair of floats in [0, 1], default="auto"
@@ -98,7 +98,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         *,
         margin: float = 0.0,
         covariance: Form = "full",
-        rank: int = 32,
+        rank: int = 56,
         balance: Balance = "per_class",
         shrinkage: Literal["auto"] | float | tuple[float, float] = "auto",
         standardize: bool = True,

@@ -141,11 +141,10 @@ def solve(
     if count == 1 or shared:
         outcome = problem.measured(weight, bias)
     else:
-        weight, bias = problem.scaled(weight, bias)
-        if start is not None:
-            known = len(start.weight)
-            weight[:known] = start.weight.to(weight)
-            bias[:known] = (start.bias + start.weight @ centre.to(start.weight)).to(bias)
+        if start is None:
+            weight, bias = problem.scaled(weight, bias)
+        else:
+            weight, bias = problem.continued(weight, bias, start, centre)
         outcome = problem.minimise(weight, bias, tolerance, max_iterations)
     weight = outcome.weight - outcome.weight.mean(0)
     bias = outcome.bias - weight @ centre.to(weight)
@@ -201,6 +200,18 @@ class _Problem:
             if not halved < loss:
                 return weight, bias
             loss, weight, bias = halved, weight / 2, bias / 2
+
+    def continued(self, weight: Tensor, bias: Tensor, start: Head, centre: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of `start` for the classes that it knows, and the closed form's, scaled to go with them, for the others."""
+        known = len(start.weight)
+        closed = self.whitener.whiten(weight[:known])
+        scale = (self.whitener.whiten(start.weight.to(weight)) * closed).sum() / closed.square().sum().clamp_min(1e-300)
+        scale = scale.clamp(0.0, 1.0)
+        bias_there = (start.bias + start.weight @ centre.to(start.weight)).to(bias)
+        shift = (bias_there - scale * bias[:known]).mean()  # the biases of both are known up to a constant only
+        return torch.cat([start.weight.to(weight), scale * weight[known:]]), torch.cat(
+            [bias_there - shift, scale * bias[known:]]
+        )
 
     def measured(self, weight: Tensor, bias: Tensor) -> Head:
         """A head that is the closed-form minimiser, with its loss and gradient."""

@@ -1,0 +1,74 @@
+"""What every benchmark shares: side-by-side timing, and keeping what was printed with command, commit and machine."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@contextlib.contextmanager
+def kept(name: str) -> Iterator[None]:
+    """Print as usual, and keep what was printed under results/NAME.txt when the benchmark has come to its end."""
+    captured = io.StringIO()
+
+    class Both(io.TextIOBase):
+        def write(self, text: str) -> int:
+            sys.__stdout__.write(text)
+            sys.__stdout__.flush()
+            return captured.write(text)
+
+    with contextlib.redirect_stdout(Both()):
+        print(f"command: python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".rstrip())
+        print(f"commit:  {_commit()}")
+        print(f"machine: {_processor()}, {os.cpu_count()} cores, torch {torch.__version__}, {torch.get_num_threads()} threads,")
+        print(f"         load {os.getloadavg()[0]:.2f} at the start, Python {platform.python_version()}\n")
+        yield
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.txt").write_text(captured.getvalue())
+
+
+def side_by_side(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+    """Median seconds of each job, the jobs taking turns so that a slow moment of the machine hits them alike."""
+    taken: dict[str, list[float]] = {name: [] for name in jobs}
+    for job in jobs.values():
+        job()
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            job()
+            taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def shared_data() -> Path | None:
+    """The folder with real development data, where there is one: $AMGC_SHARED or ../shared beside the repository."""
+    folder = Path(os.environ.get("AMGC_SHARED", Path(__file__).parents[2] / "shared"))
+    return folder if folder.is_dir() else None
+
+
+def _commit() -> str:
+    try:
+        text = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True)
+        return text.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown processor"

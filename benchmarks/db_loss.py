@@ -1,0 +1,142 @@
+"""L_DB with its gradient, beside the form that ISDA, IL2A and PyCIL use and beside its bare matrix products.
+
+    python benchmarks/db_loss.py            # about two minutes, 5 GB of memory
+    python benchmarks/db_loss.py --quick    # small sizes, seconds
+
+Everything is measured in one process, the competitors taking turns; read the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+
+import torch
+from _report import kept, side_by_side
+from torch import Tensor
+
+from amgc.core.covariance import Covariances, LowRank, as_covariances
+from amgc.core.kernel import evaluate
+
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[4])
+from db_loss import problem, ours
+parts = problem(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], few=True)
+run = ours(*parts)
+from pathlib import Path
+Path("/proc/self/clear_refs").write_text("5")  # forget the peak that making the inputs left (Linux)
+field = lambda name: next(int(l.split()[1]) for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(name))
+before = field("VmRSS")
+run()
+print(field("VmHWM") - before)
+"""
+
+
+def problem(count: int, dim: int, form: str = "full", few: bool = False) -> tuple[Tensor, Tensor, Tensor, Covariances]:
+    """Random statistics of `count` classes and a head: weight, bias, mean, covariances."""
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(count, dim, generator=generator)
+    weight = 0.05 * torch.randn(count, dim, generator=generator)
+    if form == "full":
+        full = torch.empty(count, dim, dim)
+        for k in range(count):
+            rows = torch.randn(16 if few else dim, dim, generator=generator)
+            torch.mm(rows.T, rows, out=full[k]).div_(len(rows))
+        return weight, torch.zeros(count), mean, Covariances(full=full)
+    diagonal = torch.rand(count, dim, generator=generator) + 1
+    if form == "diagonal":
+        return weight, torch.zeros(count), mean, Covariances(diagonal=diagonal)
+    factor = torch.randn(count, dim, 32, generator=generator) / dim**0.5
+    return weight, torch.zeros(count), mean, as_covariances(LowRank(factor, diagonal))
+
+
+def ours(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
+    targets, share = torch.arange(len(mean)), torch.full((len(mean),), 1 / len(mean))
+    return lambda: evaluate(weight, bias, mean, covariances, targets, share)
+
+
+def reference(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
+    """Every class's C x C product, of which the diagonal is kept, and autograd behind it."""
+
+    def run() -> None:
+        w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
+        v = w.expand(len(mean), *w.shape) - w.unsqueeze(1)
+        sigma = torch.bmm(torch.bmm(v, covariances.full), v.permute(0, 2, 1))
+        sigma = sigma.mul(torch.eye(len(w)).expand_as(sigma)).sum(2)
+        logits = mean @ w.T + b + 0.5 * sigma
+        torch.nn.functional.cross_entropy(logits, torch.arange(len(mean))).backward()
+
+    return run
+
+
+def bare(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
+    """W Σ_k for every class, into one place: what any exact method has to compute."""
+    out = torch.empty_like(weight)
+
+    def run() -> None:
+        for matrix in covariances.full:
+            torch.mm(weight, matrix, out=out)
+
+    return run
+
+
+def extra_memory(count: int, dim: int, form: str = "full") -> float:
+    """MB beyond the inputs that one evaluation needs, measured in a fresh process."""
+    from pathlib import Path
+
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(count), str(dim), form, here], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout) / 1024
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    quick = arguments.parse_args().quick
+    count, dim = (20, 64) if quick else (200, 512)
+    with kept("db_loss_quick" if quick else "db_loss"):
+        torch.manual_seed(0)
+        case = problem(count, dim)
+        times = side_by_side(
+            {
+                "ours, full": ours(*case),
+                "ISDA/IL2A/PyCIL form": reference(*case),
+                "bare matrix products": bare(*case),
+                "ours, rank 32": ours(*problem(count, dim, "lowrank")),
+                "ours, diagonal": ours(*problem(count, dim, "diagonal")),
+            },
+            rounds=7,
+        )
+        full = times["ours, full"]
+        print(f"loss + gradient, K = {count} classes, d = {dim}, float32")
+        for name, seconds in times.items():
+            print(f"  {name:24s} {1e3 * seconds:8.1f} ms   {seconds / full:7.3f} x ours, full")
+        print(f"  faster than the ISDA/IL2A/PyCIL form: {times['ISDA/IL2A/PyCIL form'] / full:.2f} x   (floor 3.5)")
+        print(f"  time over the bare matrix products:   {full / times['bare matrix products']:.2f} x   (ceiling 1.6)")
+        print(f"  rank 32 faster than full:             {full / times['ours, rank 32']:.1f} x   (floor 8)")
+        print(f"  diagonal faster than full:            {full / times['ours, diagonal']:.1f} x   (floor 20)")
+        del case
+
+        print("\nmemory of one evaluation beyond its inputs (fresh process, peak resident size)")
+        for k, d in [(count, dim)] if quick else [(100, 512), (200, 512), (1000, 512)]:
+            print(
+                f"  K = {k:5d}, d = {d:5d}, full:    {extra_memory(k, d):7.1f} MB" + ("   (ceiling 200)" if k == 1000 else "")
+            )
+
+        print("\ngrowth, full covariances: the products are 2 K² d² operations")
+        for k, d in [(10, 32), (20, 64)] if quick else [(50, 512), (100, 512), (200, 512), (400, 512), (100, 256), (100, 1024)]:
+            run = ours(*problem(k, d, few=True))
+            seconds = side_by_side({"run": run}, rounds=3)["run"]
+            print(
+                f"  K = {k:5d}, d = {d:5d}: {1e3 * seconds:8.1f} ms   {2 * k * k * d * d / seconds / 1e9:6.0f} billion operations/s"
+            )
+        print(f"\npeak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GB")
+
+
+if __name__ == "__main__":
+    main()
