@@ -24,6 +24,7 @@ from amgc.core.statistics import ClassStatistics, Form
 
 KIND = "classifier"
 VARIANCE_FLOOR = 1e-4  # added to each variance, as a share of the feature's total variance
+POOLED_SAMPLES = 3  # per feature: what the pooled covariance is worth beside a class's own
 TOLERANCE = 1e-5  # of the solve; the paper's accuracies do not change below 1e-3
 
 
@@ -49,8 +50,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         Every class weighs the same, or the new classes together weigh as much as the old ones (as the paper prints it).
     shrinkage : "auto", float or pair of floats in [0, 1], default="auto"
         How far each class covariance is drawn towards the pooled one, and the result towards the pooled diagonal. One
-        number is the former alone. "auto" takes 0.8 for the first, and for the second what the number of samples calls for
-        (oracle approximating shrinkage, OAS), computed from the statistics.
+        number is the former alone. "auto" goes by the number of samples: the pooled covariance counts as much as three
+        samples per feature of the class's own, and the step to the diagonal is that of oracle approximating shrinkage (OAS).
     standardize : bool, default=True
         Regularise as if every feature had unit variance. Otherwise the features' own units decide which count more.
     device : str, default="cpu"
@@ -285,12 +286,13 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             statistics = self.statistics_
             pooled = statistics.pooled()
             towards_pooled, towards_diagonal = self._shrinkage() or automatic_shrinkage(statistics, pooled)
+            towards_pooled = torch.as_tensor(towards_pooled).expand(len(statistics))
             within = pooled if pooled.ndim == 1 else pooled.diagonal()
             total = within.double() + statistics.mean.var(0, correction=0).to(pooled.device)
             level = total if self.standardize else total.mean().expand_as(total)
             # A constant feature has no variance at all; any positive floor leaves it without weight.
             floor = (VARIANCE_FLOOR * level).clamp_min(1e-12 * float(total.mean()) or 1.0).to(pooled.dtype)
-            covariances = statistics.covariances.shrunk(pooled, towards_pooled, towards_diagonal)
+            covariances = statistics.covariances.shrunk(pooled, towards_pooled.to(pooled), towards_diagonal)
             head = solve(
                 statistics.mean,
                 covariances,
@@ -386,6 +388,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         return hasattr(self, "statistics_")
 
 
-def automatic_shrinkage(statistics: ClassStatistics, pooled: Tensor) -> tuple[float, float]:
-    """Towards the pooled covariance, and towards its diagonal by OAS. Measured in `benchmarks/defaults.py`."""
-    return 0.8, 0.0 if pooled.ndim == 1 else oas(pooled, int((statistics.count - 1).sum()))
+def automatic_shrinkage(statistics: ClassStatistics, pooled: Tensor) -> tuple[Tensor, float]:
+    """Towards the pooled covariance, per class (K,), and towards its diagonal. Measured in `benchmarks/defaults.py`."""
+    prior = POOLED_SAMPLES * statistics.dim
+    towards_pooled = prior / (prior + statistics.count.double())
+    return towards_pooled, 0.0 if pooled.ndim == 1 else oas(pooled, int((statistics.count - 1).sum()))

@@ -22,12 +22,12 @@ PRIOR = 10  # samples' worth of the pooled covariance in each class's own
 
 
 def temperature(
-    head: Head, statistics: ClassStatistics, average: Tensor, towards_pooled: float, towards_diagonal: float
+    head: Head, statistics: ClassStatistics, average: Tensor, towards_pooled: Tensor, towards_diagonal: float
 ) -> float:
     """By what to divide the scores of `head` before the softmax.
 
     average : the regularised covariance averaged over classes, (d, d) or (d,), that `head` was solved with.
-    towards_pooled, towards_diagonal : the shrinkage that led to it (`Covariances.shrunk`).
+    towards_pooled (K,), towards_diagonal : the shrinkage that led to it (`Covariances.shrunk`).
 
     Two corrections: fresh samples lie farther from the class mean than those that it was computed from, which costs the own
     score ½ df / n_k on average; and they spread more widely along fitted directions than the fitted covariance says, by
@@ -49,7 +49,7 @@ def temperature(
     centre = statistics.mean.mean(0)
     means, weight, bias = (x.cpu() for x in (statistics.mean - centre, head.weight, head.bias + head.weight @ centre))
     samples = count[chosen]
-    own_share = 0.0 if statistics.form == "shared" else 1 - towards_pooled
+    own_share = torch.zeros_like(samples) if statistics.form == "shared" else (1 - towards_pooled)[chosen]
     spread = (1 + own_share * fitted / samples).sqrt() / (1 - pooled_share)
     optimism = 0.5 * _scale(weight, means, whitener) * fitted / (1 - pooled_share) / samples
 
@@ -77,7 +77,7 @@ def _chosen(parts: Covariances, classes: Tensor) -> Covariances:
         None if part is None else part.cpu()[classes].double() for part in (parts.full, parts.factor, parts.diagonal)
     )
     common = None if parts.common is None else parts.common.cpu().double()
-    return Covariances(full, factor, diagonal, common, parts.scale)
+    return Covariances(full, factor, diagonal, common)
 
 
 def _sharpness(leads: Tensor) -> float:

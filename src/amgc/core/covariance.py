@@ -6,7 +6,7 @@ the pooled covariance never copy the K × d × d numbers: they change the cheap 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 import torch
@@ -34,28 +34,40 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Covariances:
-    """Σ_k = scale · full_k + factor_k factor_kᵀ + diag(diagonal_k) + common; a part that is None is zero.
+    """Σ_k = scale_k full_k + factor_k factor_kᵀ + diag(diagonal_k) + common_scale_k common; a part that is None is zero.
 
-    full (K, d, d), factor (K, d, r), diagonal (K, d), common (d, d).
+    full (K, d, d), factor (K, d, r), diagonal (K, d) or (1, d), common (d, d); the scales are one number or one per class (K,).
     """
 
     full: Tensor | None = None
     factor: Tensor | None = None
     diagonal: Tensor | None = None
     common: Tensor | None = None
-    scale: float = 1.0
+    scale: float | Tensor = 1.0
+    common_scale: float | Tensor = 1.0
+
+    def parts(self) -> list[Tensor]:
+        """The parts that are there."""
+        return [part for part in (self.full, self.factor, self.diagonal, self.common) if part is not None]
+
+    def double(self) -> Covariances:
+        """The same in float64."""
+        values = {
+            field.name: value.double() for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **values)
 
     def variances(self) -> Tensor:
         """The diagonals of all Σ_k: (K, d), or (1, d) when every class has the same covariance."""
         parts = []
         if self.full is not None:
-            parts.append(self.scale * self.full.diagonal(dim1=-2, dim2=-1))
+            parts.append(column(self.scale) * self.full.diagonal(dim1=-2, dim2=-1))
         if self.factor is not None:
             parts.append(self.factor.square().sum(-1))
         if self.diagonal is not None:
             parts.append(self.diagonal)
         if self.common is not None:
-            parts.append(self.common.diagonal().unsqueeze(0))
+            parts.append(column(self.common_scale) * self.common.diagonal().unsqueeze(0))
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -66,7 +78,8 @@ class Covariances:
         full, factor, diagonal = (part if part is None else part[classes] for part in (self.full, self.factor, None))
         if self.diagonal is not None:
             diagonal = self.diagonal if len(self.diagonal) == 1 else self.diagonal[classes]
-        return replace(self, full=full, factor=factor, diagonal=diagonal)
+        scale, common_scale = (s[classes] if isinstance(s, Tensor) else s for s in (self.scale, self.common_scale))
+        return replace(self, full=full, factor=factor, diagonal=diagonal, scale=scale, common_scale=common_scale)
 
     def plus_diagonal(self, extra: Tensor) -> Covariances:
         """Add `extra` (K, d) to the variances."""
@@ -76,14 +89,15 @@ class Covariances:
         """Σ_k share_k Σ_k for shares that sum to one: (d, d), or (d,) when no part has an off-diagonal."""
         flat: Tensor | None = None
         if self.full is not None:
-            flat = self.scale * torch.tensordot(share.to(self.full.dtype), self.full, dims=1)
+            flat = torch.tensordot((share * self.scale).to(self.full.dtype), self.full, dims=1)
         if self.factor is not None:
             thin = self.factor * share.to(self.factor.dtype).sqrt()[:, None, None]
             thin = thin.transpose(0, 1).reshape(thin.shape[1], -1)
             product = thin @ thin.T
             flat = product if flat is None else flat + product
         if self.common is not None:
-            flat = self.common.clone() if flat is None else flat + self.common
+            common = (share * self.common_scale).sum().to(self.common.dtype) * self.common
+            flat = common if flat is None else flat + common
         if self.diagonal is None:
             assert flat is not None
             return flat
@@ -97,22 +111,22 @@ class Covariances:
         """Σ_k v_kj for vectors v (K, J, d)."""
         result = torch.zeros_like(v)
         if self.full is not None:
-            torch.baddbmm(result, v, self.full, alpha=self.scale, out=result)
+            torch.bmm(v * column(self.scale, 2), self.full, out=result)
         if self.factor is not None:
             result += (v @ self.factor) @ self.factor.mT
         if self.diagonal is not None:
             result.addcmul_(v, self.diagonal[:, None])
         if self.common is not None:
-            result += v @ self.common
+            result += (v * column(self.common_scale, 2)) @ self.common
         return result
 
     def mixtures(self, shares: Tensor) -> Tensor:
         """Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d)."""
-        dim = next(part for part in (self.full, self.factor, self.diagonal, self.common) if part is not None).shape[1]
+        dim = self.parts()[0].shape[1]
         result = shares.new_zeros(len(shares), dim, dim)
         flat = result.view(len(shares), -1)
         if self.full is not None:
-            flat.addmm_(shares, self.full.reshape(len(self.full), -1), alpha=self.scale)
+            flat.addmm_(shares * self.scale, self.full.reshape(len(self.full), -1))
         if self.factor is not None:
             for k, thin in enumerate(self.factor):
                 flat.addr_(shares[:, k], (thin @ thin.T).view(-1))
@@ -120,33 +134,37 @@ class Covariances:
             spread = self.diagonal.expand(shares.shape[1], -1)
             result.diagonal(dim1=-2, dim2=-1).add_(shares @ spread)
         if self.common is not None:
-            result += shares.sum(1)[:, None, None] * self.common
+            result += (shares * self.common_scale).sum(1)[:, None, None] * self.common
         return result
 
-    def shrunk(self, pooled: Tensor, towards_pooled: float, towards_diagonal: float) -> Covariances:
+    def shrunk(self, pooled: Tensor, towards_pooled: float | Tensor, towards_diagonal: float) -> Covariances:
         """Mix every Σ_k with the pooled covariance, then the result with the pooled diagonal.
 
-        Σ_k ← (1 - b) ((1 - a) Σ_k + a Σ_p) + b diag(Σ_p), with a = towards_pooled and b = towards_diagonal;
-        `pooled` is Σ_p (d, d), or its diagonal (d,) for classes that keep only variances.
+        Σ_k ← (1 - b) ((1 - a_k) Σ_k + a_k Σ_p) + b diag(Σ_p), with a = towards_pooled, one number or one per class, and
+        b = towards_diagonal; `pooled` is Σ_p (d, d), or its diagonal (d,) for classes that keep only variances.
         """
-        own = (1 - towards_diagonal) * (1 - towards_pooled)
-        shared = (1 - towards_diagonal) * towards_pooled
+        if self.full is None and self.factor is None and self.diagonal is None:  # Σ_k is Σ_p already
+            return Covariances(common=(1 - towards_diagonal) * pooled + towards_diagonal * torch.diag(pooled.diagonal()))
+        own, shared = (1 - towards_diagonal) * (1 - towards_pooled), (1 - towards_diagonal) * towards_pooled
         variances = pooled if pooled.ndim == 1 else pooled.diagonal()
         diagonal = towards_diagonal * variances.unsqueeze(0)
         if self.diagonal is not None:
-            diagonal = diagonal + own * self.diagonal
+            diagonal = diagonal + column(own) * self.diagonal
         if pooled.ndim == 1:
-            diagonal = diagonal + shared * variances.unsqueeze(0)
-        common = None if self.common is None else own * self.common
-        if pooled.ndim == 2 and shared > 0:
-            common = shared * pooled if common is None else common + shared * pooled
-        return replace(
-            self,
-            scale=own * self.scale,
-            factor=None if self.factor is None else own**0.5 * self.factor,
+            return replace(self, diagonal=diagonal + column(shared) * variances.unsqueeze(0))
+        return Covariances(
+            full=self.full,
+            factor=None if self.factor is None else column(own, 2) ** 0.5 * self.factor,
             diagonal=diagonal,
-            common=common,
+            common=pooled,
+            scale=own * self.scale,
+            common_scale=shared,
         )
+
+
+def column(scale: float | Tensor, axes: int = 1) -> float | Tensor:
+    """A number per class (K,) as (K, 1), or with more axes, to multiply rows by; one number stays one."""
+    return scale[(..., *[None] * axes)] if isinstance(scale, Tensor) else scale
 
 
 AnyCovariance: TypeAlias = "Tensor | LowRank | Covariances"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from amgc.core.covariance import AnyCovariance, as_covariances
+from amgc.core.covariance import AnyCovariance, as_covariances, column
 
 
 def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -27,13 +27,13 @@ def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch
     # A sum of covariances is the covariance of a sum of independent draws.
     drawn = mean[:, None].expand(shape).clone()
     if parts.full is not None:
-        drawn += parts.scale**0.5 * (noise(*shape) @ root(parts.full).to(mean.dtype).mT)
+        drawn += column(parts.scale, 2) ** 0.5 * (noise(*shape) @ root(parts.full).to(mean.dtype).mT)
     if parts.factor is not None:
         drawn += noise(len(mean), count, parts.factor.shape[2]) @ parts.factor.mT
     if parts.diagonal is not None:
         drawn += noise(*shape) * parts.diagonal.clamp_min(0).sqrt()[:, None]
     if parts.common is not None:
-        drawn += noise(*shape) @ root(parts.common).to(mean.dtype).mT
+        drawn += column(parts.common_scale, 2) ** 0.5 * (noise(*shape) @ root(parts.common).to(mean.dtype).mT)
     return drawn
 
 

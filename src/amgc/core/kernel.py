@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from amgc.core.covariance import Covariances
+from amgc.core.covariance import Covariances, column
 
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # workspace: on a CPU it should stay in the cache
 
@@ -65,12 +65,8 @@ def evaluate(
     # One vector added to all rows of `weight` changes nothing; without their mean the expanded squares cancel least.
     weight = weight - weight.mean(0)
     own = weight[targets]
-    full, factor, diagonal, common = (
-        covariances.full,
-        covariances.factor,
-        covariances.diagonal,
-        covariances.common,
-    )
+    full, factor, diagonal, common = covariances.full, covariances.factor, covariances.diagonal, covariances.common
+    scale, common_scale = column(covariances.scale), column(covariances.common_scale)
 
     z = torch.addmm(bias, mean, weight.T)
     if diagonal is not None:
@@ -78,8 +74,8 @@ def evaluate(
         z.addmm_(diagonal * own, weight.T, alpha=-1)
     if common is not None:
         pushed = weight @ common
-        z.addmm_(pushed[targets], weight.T, alpha=-1)
-        z.add_((pushed * weight).sum(1), alpha=0.5)
+        z.addmm_(common_scale * pushed[targets], weight.T, alpha=-1)
+        z += 0.5 * common_scale * (pushed * weight).sum(1)
     # Each row so far is right up to a constant; z_kk = 0 fixes it.
     z -= z.gather(1, targets[:, None])
     if soft_margin:
@@ -90,26 +86,24 @@ def evaluate(
     pull = torch.zeros_like(mean) if needs.head else None  # Σ_j p_jk Σ_k v_jk: what row k of the gradient loses
     full_gradient = torch.empty_like(full) if needs.full and full is not None else None
     factor_gradient = torch.empty_like(factor) if needs.factor and factor is not None else None
-    walk_full = full is not None and covariances.scale != 0
-    rows = _chunk(weight, walk_full, factor)
+    rows = _chunk(weight, full, factor)
     for start in range(0, len(mean), rows):
         chunk = slice(start, min(start + rows, len(mean)))
-        if walk_full:
-            assert full is not None
+        if full is not None:
             v = weight - own[chunk, None]
             product = torch.bmm(v, full[chunk])
-            z[chunk].add_(v.mul_(product).sum(2), alpha=0.5 * covariances.scale)
+            size = scale[chunk] if isinstance(scale, Tensor) else scale
+            z[chunk] += 0.5 * size * v.mul_(product).sum(2)
         if factor is not None:
-            thin, size = factor[chunk].transpose(0, 1), (len(weight), -1, factor.shape[2])
-            thin = thin.reshape(thin.shape[0], -1)
-            seen = (weight @ thin).view(size)
+            thin = factor[chunk].transpose(0, 1).reshape(weight.shape[1], -1)
+            seen = (weight @ thin).view(len(weight), -1, factor.shape[2])
             seen = seen - (own[chunk, None] @ factor[chunk]).transpose(0, 1)
             z[chunk].add_(seen.square().sum(2).T, alpha=0.5)
         torch.softmax(z[chunk], 1, out=p[chunk])
         # The own class has v = 0 and no part in any gradient. Without it the small p of well-separated classes survive.
         p[chunk] = (p[chunk] * class_weight[chunk, None]).scatter_(1, targets[chunk, None], 0.0)
-        if walk_full and gradient is not None and pull is not None:
-            share = p[chunk] if covariances.scale == 1 else p[chunk] * covariances.scale
+        if full is not None and gradient is not None and pull is not None:
+            share = p[chunk] * size
             torch.bmm(share[:, None], product, out=pull[chunk, None])
             for row, from_class in zip(share, product, strict=True):
                 gradient.addcmul_(from_class, row[:, None])
@@ -123,8 +117,7 @@ def evaluate(
                 factor_gradient[chunk] = whole.transpose(0, 1) - own[chunk, :, None] * seen.sum(0)[:, None]
         if full_gradient is not None:
             v = weight - own[chunk, None]
-            torch.bmm((v * p[chunk, :, None]).mT, v, out=full_gradient[chunk])
-            full_gradient[chunk] *= 0.5 * covariances.scale
+            torch.bmm((v * (0.5 * size * p[chunk])[:, :, None]).mT, v, out=full_gradient[chunk])
 
     loss = (z.double().logsumexp(1) * class_weight.double()).sum()
     average = p @ weight  # Σ_j p_jk w_j
@@ -139,8 +132,9 @@ def evaluate(
             gradient.addcmul_(weight, p.T @ spread).addmm_(p.T, spread * own, alpha=-1)
             pull.addcmul_(spread, average - scaled * own)
         if common is not None:
-            gradient.addcmul_(p.sum(0)[:, None], pushed).addmm_(p.T, pushed[targets], alpha=-1)
-            pull.addmm_(p, pushed).addcmul_(scaled, pushed[targets], value=-1)
+            q = p * common_scale
+            gradient.addcmul_(q.sum(0)[:, None], pushed).addmm_(q.T, pushed[targets], alpha=-1)
+            pull.addmm_(q, pushed).addcmul_(q.sum(1)[:, None], pushed[targets], value=-1)
         gradient.index_add_(0, targets, pull, alpha=-1)
         bias_gradient = p.sum(0).index_add_(0, targets, leaving, alpha=-1)
     mean_gradient = average - scaled * own if needs.mean else None
@@ -150,9 +144,10 @@ def evaluate(
         diagonal_gradient = 0.5 * (squares.sum(0, keepdim=True) if len(diagonal) == 1 else squares)
     common_gradient = None
     if needs.common and common is not None:
-        crossed = own.T @ average
-        common_gradient = weight.T @ (p.sum(0)[:, None] * weight) - crossed - crossed.T
-        common_gradient = 0.5 * (common_gradient + own.T @ (scaled * own))
+        q = p * common_scale
+        crossed = own.T @ (q @ weight)
+        common_gradient = weight.T @ (q.sum(0)[:, None] * weight) - crossed - crossed.T
+        common_gradient = 0.5 * (common_gradient + own.T @ (q.sum(1)[:, None] * own))
     return Evaluation(
         loss,
         p,
@@ -166,9 +161,9 @@ def evaluate(
     )
 
 
-def _chunk(weight: Tensor, walk_full: bool, factor: Tensor | None) -> int:
+def _chunk(weight: Tensor, full: Tensor | None, factor: Tensor | None) -> int:
     """How many classes are walked at once, so that the workspace keeps to `CHUNK_BYTES`."""
-    columns = 2 * weight.shape[1] * walk_full + (0 if factor is None else 2 * factor.shape[2])
+    columns = (0 if full is None else 2 * weight.shape[1]) + (0 if factor is None else 2 * factor.shape[2])
     per_class = max(1, len(weight) * columns * weight.element_size())
     return max(1, CHUNK_BYTES.get(weight.device.type, 64 << 20) // per_class)
 
@@ -186,14 +181,15 @@ class DistributionLoss(torch.autograd.Function):
         factor: Tensor | None,
         diagonal: Tensor | None,
         common: Tensor | None,
-        scale: float,
+        scale: float | Tensor,
+        common_scale: float | Tensor,
         targets: Tensor,
         class_weight: Tensor,
         soft_margin: float,
     ) -> Tensor:
         asked = ctx.needs_input_grad
         needs = Needs(asked[0] or asked[1], *asked[2:7])
-        covariances = Covariances(full, factor, diagonal, common, scale)
+        covariances = Covariances(full, factor, diagonal, common, scale, common_scale)
         result = evaluate(weight, bias, mean, covariances, targets, class_weight, needs, soft_margin)
         ctx.gradients = result[2:]
         return result.loss.to(weight.dtype)
@@ -202,4 +198,4 @@ class DistributionLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradients = (None if g is None else g * upstream[0] for g in ctx.gradients)
-        return (*gradients, None, None, None, None)
+        return (*gradients, None, None, None, None, None)

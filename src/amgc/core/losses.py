@@ -151,6 +151,7 @@ def _distribution_loss(
         parts.diagonal,
         parts.common,
         parts.scale,
+        parts.common_scale,
         targets,
         class_weight,
         soft_margin,

@@ -23,6 +23,7 @@ from amgc.core.whitening import Whitener
 
 Balance: TypeAlias = Literal["per_class", "two_means"]
 SHARED_ITERATIONS = 20  # before the coordinates become each class's own
+SMALL = 1 << 20  # numbers in the covariances up to which float64 costs nothing worth saving
 CURVATURE_BYTES = 128 << 20
 
 
@@ -110,10 +111,9 @@ def solve(
 ) -> Head:
     """`solve_head` on bare tensors: mean (K, d), is_new (K,) bool."""
     count, dim = mean.shape
-    some = next(
-        part for part in (covariances.full, covariances.factor, covariances.diagonal, covariances.common) if part is not None
-    )
-    device, dtype = some.device, some.dtype
+    if count * dim**2 <= SMALL:
+        covariances = covariances.double()
+    device, dtype = covariances.parts()[0].device, covariances.parts()[0].dtype
     class_weight = balanced(is_new, balance).to(device)
     enlarging = margin * (~is_new).to(device, dtype)
     shared = covariances.full is None and covariances.factor is None and covariances.diagonal is None
