@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from amgc import files
 from amgc.core.calibration import temperature
 from amgc.core.gaussian import oas
-from amgc.core.inputs import Label, check_finite
+from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.losses import margins
 from amgc.core.solver import Balance, Head, solve
 from amgc.core.statistics import ClassStatistics, Form
@@ -85,13 +86,13 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     >>> classifier.classes_.tolist()
     [0, 1, 2, 3, 4, 5]
     >>> seen = y[1000:] < 6
-    >>> bool(classifier.score(X[1000:][seen], y[1000:][seen]) > 0.95)
+    >>> bool(classifier.score(X[1000:][seen], y[1000:][seen]) > 0.94)
     True
     """
 
     statistics_: ClassStatistics
     classes_: np.ndarray
-    _new: list[Label]  # the classes of the latest call, which are not enlarged
+    _latest: dict[Label, int]  # of each class the last call that had it; those of the newest call are not enlarged
     _solution: dict[str, Any] | None
 
     def __init__(
@@ -157,10 +158,10 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         self.statistics_.remove(label)
         if not len(self.statistics_):  # as if nothing had ever been seen
-            for name in [name for name in vars(self) if name.endswith("_") or name.startswith("_")]:
-                delattr(self, name)
+            for name in ("statistics_", "classes_", "n_features_in_", "feature_names_in_", "_latest", "_solution"):
+                self.__dict__.pop(name, None)
             return self
-        self._new = [name for name in self._new if name in self.statistics_]
+        self._latest.pop(plain(label))
         self._changed()
         return self
 
@@ -175,7 +176,9 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("the two classifiers were fitted on different feature names.")
         self._check_kind(other.classes_)
         self.statistics_.merge(other.statistics_)
-        self._new = self._new + [label for label in other._new if label not in self._new]
+        ahead = max(self._latest.values()) - max(other._latest.values())  # the newest here and there are new alike
+        for label, call in other._latest.items():
+            self._latest[label] = max(call + ahead, self._latest.get(label, call + ahead))
         self._changed()
         return self
 
@@ -243,7 +246,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         header = {
             "parameters": self.get_params(deep=False),
             "statistics": self.statistics_.header(),
-            "new": self._new,
+            "latest": [self._latest[label] for label in self.statistics_.classes],
             "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
             "temperature": solved["temperature"],
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
@@ -266,16 +269,16 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             result.n_features_in_ = result.statistics_.dim
             if header["features"]:
                 result.feature_names_in_ = np.array(header["features"], dtype=object)
-            result._new = list(header["new"])
+                if len(result.feature_names_in_) != result.n_features_in_:
+                    raise ValueError("not every feature has a name")
+            result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
             result._changed()
             weight, bias = (tensors[name].to(result.device) for name in ("head.weight", "head.bias"))
             if weight.shape != result.statistics_.mean.shape or bias.shape != weight.shape[:1]:
                 raise ValueError(f"the weights have shape {tuple(weight.shape)}")
             result._keep(Head(weight, bias, **header["certificate"]), float(header["temperature"]))
-        except files.FileFormatError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise files.FileFormatError(f"{os.fspath(path)!r} does not describe a classifier: {error}.") from error
+        except files.MISFITS as error:
+            raise files.misfit(path, error) from error
         return result
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -283,6 +286,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     def _solved(self) -> dict[str, Any]:
         """The classifier for the present statistics, solved when first asked for."""
         if getattr(self, "_solution", None) is None:
+            self._check_parameters()
             statistics = self.statistics_
             pooled = statistics.pooled()
             towards_pooled, towards_diagonal = self._shrinkage() or automatic_shrinkage(statistics, pooled)
@@ -290,8 +294,9 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             within = pooled if pooled.ndim == 1 else pooled.diagonal()
             total = within.double() + statistics.mean.var(0, correction=0).to(pooled.device)
             level = total if self.standardize else total.mean().expand_as(total)
-            # A constant feature has no variance at all; any positive floor leaves it without weight.
-            floor = (VARIANCE_FLOOR * level).clamp_min(1e-12 * float(total.mean()) or 1.0).to(pooled.dtype)
+            # A constant feature has no variance beyond rounding; any positive floor leaves it without weight.
+            constant = total.sqrt() <= 1e-12 * statistics.mean.abs().amax(0).to(total)
+            floor = (VARIANCE_FLOOR * torch.where(constant, 1.0, level)).to(pooled.dtype)
             covariances = statistics.covariances.shrunk(pooled, towards_pooled.to(pooled), towards_diagonal)
             head = solve(
                 statistics.mean,
@@ -323,21 +328,18 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         return [self.statistics_.index(label) for label in self.classes_.tolist()]
 
     def _is_new(self) -> Tensor:
-        new = set(self._new)
-        return torch.tensor([label in new for label in self.statistics_.classes])
+        calls = torch.tensor([self._latest[label] for label in self.statistics_.classes])
+        return calls == calls.max()
 
     def _restart(self) -> ClassStatistics:
-        dtypes = {"float32": torch.float32, "float64": torch.float64}
-        if self.dtype not in dtypes:
-            raise ValueError(f"dtype must be 'float32' or 'float64', not {self.dtype!r}.")
-        self.statistics_ = ClassStatistics(
-            self.n_features_in_, self.covariance, self.rank, dtype=dtypes[self.dtype], device=self.device
-        )
-        self._new = []
+        dtype = torch.float64 if self.dtype == "float64" else torch.float32
+        self.statistics_ = ClassStatistics(self.n_features_in_, self.covariance, self.rank, dtype=dtype, device=self.device)
+        self._latest = {}
         return self.statistics_
 
     def _learned(self, y: np.ndarray) -> None:
-        self._new = np.unique(y).tolist()
+        call = max(self._latest.values(), default=0) + 1
+        self._latest = self._latest | dict.fromkeys(np.unique(y).tolist(), call)
         self._changed()
 
     def _changed(self) -> None:
@@ -347,33 +349,49 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     def _shrinkage(self) -> tuple[float, float] | None:
         if isinstance(self.shrinkage, str) and self.shrinkage == "auto":
             return None
-        pair: Sequence[float]
-        pair = (self.shrinkage, 0.0) if isinstance(self.shrinkage, int | float | np.number) else self.shrinkage
-        if isinstance(pair, str) or len(pair) != 2 or not all(0 <= share <= 1 for share in pair):
+        pair: Any = (self.shrinkage, 0.0) if _is_number(self.shrinkage) else self.shrinkage
+        if (
+            not isinstance(pair, tuple | list | np.ndarray)
+            or len(pair) != 2
+            or not all(_is_number(a) and 0 <= a <= 1 for a in pair)
+        ):
             raise ValueError(f"shrinkage must be 'auto' or one or two numbers from 0 to 1, not {self.shrinkage!r}.")
         return float(pair[0]), float(pair[1])
 
     def _checked_data(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        self._shrinkage()
-        if not self.margin >= 0:
-            raise ValueError(f"margin must not be negative, not {self.margin!r}.")
-        if self.balance not in ("per_class", "two_means"):
-            raise ValueError(f"balance must be 'per_class' or 'two_means', not {self.balance!r}.")
+        self._check_parameters()
         X, y = validate_data(
             self, X, y, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False, multi_output=True
         )
         y = column_or_1d(y, warn=True)
+        if y.dtype == object and len({isinstance(label, str) for label in y.tolist()}) > 1:
+            raise TypeError("the labels are of several types; use only strings or only numbers.")
         check_classification_targets(y)
         check_finite(np.isfinite(X).all(1))
-        if y.dtype == object and len({type(label) for label in y.tolist()}) > 1:
-            raise TypeError("the labels are of several types; use only strings or only numbers.")
         return X, y
+
+    def _check_parameters(self) -> None:
+        self._shrinkage()
+        choices = {"covariance": get_args(Form), "balance": get_args(Balance), "dtype": ("float32", "float64")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {getattr(self, name)!r}.")
+        if not (_is_number(self.margin) and 0 <= self.margin < np.inf):
+            raise ValueError(f"margin must be a number that is not negative, not {self.margin!r}.")
+        if not (isinstance(self.rank, Integral) and self.rank >= 1):
+            raise ValueError(f"rank must be a whole number of at least 1, not {self.rank!r}.")
+        if not isinstance(self.standardize, bool | np.bool_):
+            raise ValueError(f"standardize must be True or False, not {self.standardize!r}.")
 
     def _check_kind(self, y: np.ndarray) -> None:
         """Labels that sort among the known ones: numpy would turn numbers beside strings into strings."""
-        text, known = (isinstance(values.tolist()[0], str) for values in (y, self.classes_))
-        if text != known:
-            raise TypeError(f"new labels such as {y[0]!r} do not go with known ones such as {self.classes_[0]!r}.")
+        ours, theirs = self.classes_.tolist(), y.tolist()
+        try:
+            if isinstance(theirs[0], str) != isinstance(ours[0], str):
+                raise TypeError
+            sorted([ours[0], *theirs])
+        except TypeError:
+            raise TypeError(f"new labels such as {theirs[0]!r} do not go with known ones such as {ours[0]!r}.") from None
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:
@@ -386,6 +404,10 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "statistics_")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def automatic_shrinkage(statistics: ClassStatistics, pooled: Tensor) -> tuple[Tensor, float]:

@@ -1,7 +1,7 @@
 """Model files: safetensors with a JSON header, written whole or not at all, and checked when they are read.
 
 No pickle. A file is one safetensors file whose metadata holds a JSON text (`amgc`) with its kind, version, header and the
-SHA-256 of its tensors, so that a truncated, damaged or foreign file is told apart before anything is believed.
+SHA-256 of header and tensors, so that a truncated, damaged or foreign file is told apart before anything is believed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,10 +26,19 @@ class FileFormatError(ValueError):
     """The file is damaged, of another kind, or of a newer version."""
 
 
+MISFITS = (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError)  # what wrong contents lead to
+
+
+def misfit(path: str | os.PathLike[str], error: Exception) -> FileFormatError:
+    """The error for a file whose checksum is right but whose contents do not fit together."""
+    return FileFormatError(f"the contents of {os.fspath(path)!r} do not fit together ({error!r}).")
+
+
 def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write `tensors` and `header` to `path`; an interruption at any moment leaves the old file or the new one."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-    text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(tensors), "header": header})
+    header = json.loads(json.dumps(header, default=_plain))
+    text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
     target = Path(path)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
     try:
@@ -66,13 +76,20 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
         raise FileFormatError(
             f"{os.fspath(path)!r} has file version {about.get('version')}; this amgc reads version {VERSION}."
         )
-    if about.get("sha256") != _digest(tensors):
+    if about.get("sha256") != _digest(about["header"], tensors):
         raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
     return about["header"], tensors
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's, for JSON."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{value!r} cannot be written to a file; only numbers, strings and lists of them can.")
+
+
+def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name, tensor in tensors.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)

@@ -45,9 +45,10 @@ def temperature(
     )  # df
     pooled_share = min(fitted / freedom, 0.9)
 
-    chosen = torch.linspace(0, len(statistics) - 1, min(len(statistics), CLASSES)).round().long()
     centre = statistics.mean.mean(0)
     means, weight, bias = (x.cpu() for x in (statistics.mean - centre, head.weight, head.bias + head.weight @ centre))
+    by_size = means.square().sum(1).argsort()  # an order that does not depend on when the classes came
+    chosen = by_size[torch.linspace(0, len(statistics) - 1, min(len(statistics), CLASSES)).round().long()]
     samples = count[chosen]
     own_share = torch.zeros_like(samples) if statistics.form == "shared" else (1 - towards_pooled)[chosen]
     spread = (1 + own_share * fitted / samples).sqrt() / (1 - pooled_share)

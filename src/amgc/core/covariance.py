@@ -141,7 +141,8 @@ class Covariances:
         """Mix every Σ_k with the pooled covariance, then the result with the pooled diagonal.
 
         Σ_k ← (1 - b) ((1 - a_k) Σ_k + a_k Σ_p) + b diag(Σ_p), with a = towards_pooled, one number or one per class, and
-        b = towards_diagonal; `pooled` is Σ_p (d, d), or its diagonal (d,) for classes that keep only variances.
+        b = towards_diagonal; `pooled` is Σ_p (d, d), or its diagonal (d,) for classes that keep only variances. For the forms
+        that class statistics keep: either one common matrix, Σ_p itself, or parts of the classes' own.
         """
         if self.full is None and self.factor is None and self.diagonal is None:  # Σ_k is Σ_p already
             return Covariances(common=(1 - towards_diagonal) * pooled + towards_diagonal * torch.diag(pooled.diagonal()))

@@ -49,7 +49,11 @@ def listing(labels: Sequence[Label], most: int = 10) -> str:
 
 def read_features(features: Any, dim: int, device: torch.device) -> Tensor:
     """Features (N, dim) as a floating-point tensor on `device`, finite."""
-    tensor = features.detach() if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+    if not isinstance(features, Tensor):
+        array = np.asarray(features)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        features = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # as torch wants its memory
+    tensor: Tensor = features.detach()
     if tensor.ndim != 2 or tensor.shape[1] != dim:
         raise ValueError(f"features must have shape (samples, {dim}), not {tuple(tensor.shape)}.")
     tensor = tensor.to(device)

@@ -168,9 +168,9 @@ def _select(
     targets = targets.to(weight.device)
     if len(targets) != count:
         raise ValueError(f"{count} classes or rows, but {len(targets)} targets.")
+    if count and not 0 <= int(targets.min()) <= int(targets.max()) < len(weight):
+        raise ValueError(f"targets must lie in 0..{len(weight) - 1}, the rows of weight.")
     if among is None:
-        if count and not 0 <= int(targets.min()) <= int(targets.max()) < len(weight):
-            raise ValueError(f"targets must lie in 0..{len(weight) - 1}, the rows of weight.")
         return weight, bias, targets
     among = among.to(weight.device)
     position = torch.full((len(weight),), -1, device=weight.device)

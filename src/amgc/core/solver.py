@@ -24,6 +24,7 @@ from amgc.core.whitening import Whitener
 Balance: TypeAlias = Literal["per_class", "two_means"]
 SHARED_ITERATIONS = 20  # before the coordinates become each class's own
 SMALL = 1 << 20  # numbers in the covariances up to which float64 costs nothing worth saving
+BLOCKS = 1 << 26  # numbers in the blocks of the Hessian that are made where the covariances themselves are smaller
 CURVATURE_BYTES = 128 << 20
 
 
@@ -80,6 +81,15 @@ def solve_head(
         raise ValueError(f"margin must not be negative, not {margin}.")
     if balance not in get_args(Balance):
         raise ValueError(f"balance must be one of {', '.join(get_args(Balance))}, not {balance!r}.")
+    if isinstance(ridge, Tensor) and ridge.shape not in ((), (statistics.dim,)):
+        raise ValueError(f"ridge must be one number or {statistics.dim}, one per feature, not of shape {tuple(ridge.shape)}.")
+    if not bool(torch.as_tensor(ridge >= 0).all()):
+        raise ValueError(f"ridge must not be negative, not {ridge}.")
+    if start is not None and (len(start.weight) > len(statistics) or start.weight.shape[1] != statistics.dim):
+        raise ValueError(
+            f"start has {len(start.weight)} classes of {start.weight.shape[1]} features; the statistics have "
+            f"{len(statistics)} of {statistics.dim}, and start may know only the first of them."
+        )
     if len(statistics) == 0:
         raise ValueError("there are no classes to solve for; update the statistics first.")
     is_new = torch.zeros(len(statistics), dtype=torch.bool)
@@ -156,7 +166,8 @@ def balanced(is_new: Tensor, balance: Balance) -> Tensor:
     count, new = len(is_new), int(is_new.sum())
     if balance == "per_class" or new in (0, count):
         return torch.full((count,), 1 / count, dtype=torch.float64)
-    return torch.where(is_new, 1 / new, 1 / (count - new)).double()
+    shares = torch.tensor([1 / (count - new), 1 / new], dtype=torch.float64)
+    return shares[is_new.long().cpu()]
 
 
 class _Problem:
@@ -224,10 +235,10 @@ class _Problem:
         """L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
 
         The second coordinates are worth their cost (about ten evaluations) only near the minimum, where the curvature
-        changes little any more, and only for covariances that differ beyond their diagonals.
+        changes little any more. They need as much memory as full covariances, which the other forms may not afford.
         """
-        own = self.covariances.full is not None or self.covariances.factor is not None
-        few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
+        affordable = self.covariances.full is not None or self.mean.shape[0] * self.mean.shape[1] ** 2 <= BLOCKS
+        few = min(SHARED_ITERATIONS, max_iterations) if affordable else max_iterations
         first = self._descend(weight, bias, self.whitener, torch.ones_like(bias), tolerance, few)
         if first.converged or few == max_iterations:
             return first
@@ -278,7 +289,8 @@ class _Problem:
         mixture = share.T + torch.diag(leaving)
         blocks = covariances.mixtures(mixture)
         # A little of the average keeps blocks of few-sample classes invertible.
-        blocks += 1e-3 * mixture.sum(1)[:, None, None] * self.average.to(blocks)
+        average = self.average if self.average.ndim == 2 else torch.diag(self.average)
+        blocks += 1e-3 * mixture.sum(1)[:, None, None] * average.to(blocks)
         bias_scale = (variance.sum(0) + leaving).double().clamp_min(1e-12).rsqrt()
         rows = max(1, CURVATURE_BYTES // (2 * weight.element_size() * weight.numel()))
         for start in range(0, len(weight), rows):

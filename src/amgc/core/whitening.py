@@ -11,14 +11,15 @@ class Whitener:
 
     def __init__(self, spread: Tensor) -> None:
         variances = spread if spread.ndim == 1 else spread.diagonal(dim1=-2, dim2=-1)
-        floor = float(variances.mean().clamp_min(torch.finfo(variances.dtype).tiny)) * torch.finfo(spread.dtype).eps
+        variances = torch.where(variances > 0, variances, 1.0)  # nothing varies there, so any unit will do
         if spread.ndim == 1:
-            self.root = variances.clamp_min(floor).sqrt()
+            self.root = variances.sqrt()
             self.inverse = 1 / self.root
             return
         unit = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
+        floor = torch.finfo(spread.dtype).eps  # a share of each variance, so that the features' units do not matter
         while True:
-            self.root, failed = torch.linalg.cholesky_ex(spread + floor * unit)
+            self.root, failed = torch.linalg.cholesky_ex(spread + floor * torch.diag_embed(variances))
             if not bool(failed.any()):
                 break
             floor *= 10

@@ -1,0 +1,115 @@
+"""Gaussian helpers against scipy, scikit-learn and sums by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.spatial.distance
+import sklearn.covariance
+import torch
+from reference import FORMS, assert_close, spd, tensor
+
+from amgc.core.gaussian import correlation, mahalanobis, oas, root, sample, shrink, tukey
+
+RNG = np.random.default_rng
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_draws_have_the_mean_and_covariance_asked_for(name):
+    form, rng = FORMS[name], RNG(0)
+    parts, mean = form.draw(rng, 2, 3), rng.normal(size=(2, 3))
+    built = form.build({key: tensor(part) for key, part in parts.items()})
+    draws = sample(tensor(mean), built, 40_000, torch.Generator().manual_seed(0)).numpy()
+    assert draws.shape == (2, 40_000, 3)
+    for k, dense in enumerate(form.dense(parts, 2)):
+        deviation = np.sqrt(np.diag(dense))
+        assert (np.abs(draws[k].mean(0) - mean[k]) < 5 * deviation / 200).all()
+        assert (np.abs(np.cov(draws[k].T) - dense) < 5 * 2**0.5 * np.outer(deviation, deviation) / 200).all()
+
+
+def test_a_singular_covariance_is_drawn_from_within_its_plane():
+    half = RNG(0).normal(size=(4, 2))
+    draws = sample(torch.zeros(1, 4).double(), tensor(half @ half.T)[None], 5000, torch.Generator().manual_seed(0))[0].numpy()
+    outside = np.linalg.svd(half)[0][:, 2:]
+    assert np.abs(draws @ outside).max() < 1e-6
+    assert_close(np.cov(draws.T), half @ half.T, 0.1)
+
+
+def test_the_same_generator_gives_the_same_draws():
+    one, other = (sample(torch.zeros(2, 3), torch.ones(2, 3), 5, torch.Generator().manual_seed(4)) for _ in range(2))
+    assert torch.equal(one, other)
+
+
+def test_a_root_times_itself_is_the_covariance_even_a_singular_one():
+    rng = RNG(0)
+    half = rng.normal(size=(5, 2))
+    for matrix in (spd(rng, 5), half @ half.T, np.zeros((5, 5))):
+        r = root(tensor(matrix)).numpy()
+        assert np.abs(r @ r.T - matrix).max() < 1e-7
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_mahalanobis_is_that_of_scipy(shared):
+    rng = RNG(0)
+    features, mean = rng.normal(size=(6, 4)), rng.normal(size=(3, 4))
+    covariance = spd(rng, 4) if shared else spd(rng, 4, 3)
+    actual = mahalanobis(tensor(features), tensor(mean), tensor(covariance))
+    inverse = [np.linalg.inv(covariance if shared else covariance[k]) for k in range(3)]
+    expected = [[scipy.spatial.distance.mahalanobis(x, mean[k], inverse[k]) ** 2 for k in range(3)] for x in features]
+    assert_close(actual, expected, 1e-9)
+
+
+def test_mahalanobis_refuses_covariances_that_cannot_be_inverted():
+    good, bad = torch.eye(3), torch.zeros(3, 3)
+    with pytest.raises(ValueError, match="1 of 2 covariances cannot be inverted"):
+        mahalanobis(torch.zeros(1, 3), torch.zeros(2, 3), torch.stack([good, bad]))
+    with pytest.raises(ValueError, match="the covariance cannot be inverted"):
+        mahalanobis(torch.zeros(1, 3), torch.zeros(2, 3), bad)
+
+
+def test_shrink_adds_the_mean_variance_and_the_mean_of_the_rest():
+    matrix = np.array([[1.0, 2.0, 0.0], [2.0, 5.0, 1.0], [0.0, 1.0, 3.0]])  # mean variance 3, mean of the rest 1
+    expected = matrix + 0.5 * 3 * np.eye(3) + 0.1 * 1 * (1 - np.eye(3))
+    assert_close(shrink(tensor(matrix), 0.5, 0.1), expected, 1e-12)
+    assert_close(shrink(tensor(matrix)[None].repeat(2, 1, 1), 0.5, 0.1)[1], expected, 1e-12)
+    assert_close(shrink(tensor([[2.0]]), 0.5, 0.1), [[3.0]], 1e-12)
+
+
+def test_correlation_is_that_of_numpy():
+    rows = RNG(0).normal(size=(30, 4)) @ RNG(1).normal(size=(4, 4))
+    assert_close(correlation(tensor(np.cov(rows.T))[None])[0], np.corrcoef(rows.T), 1e-12)
+
+
+def test_tukey_is_a_power_and_the_logarithm_for_zero():
+    x = torch.tensor([[0.25, 4.0]])
+    assert tukey(x).tolist() == [[0.5, 2.0]] and tukey(x, 2.0).tolist() == [[0.0625, 16.0]]
+    assert_close(tukey(x, 0.0), np.log([[0.25, 4.0]]), 1e-6)
+    with pytest.raises(ValueError, match="non-negative"):
+        tukey(torch.tensor([[-1.0]]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("samples", "dim"), [(20, 8), (200, 8), (30, 40)])
+def test_oas_is_scikit_learns_shrinkage_for_features_of_equal_variance(seed, samples, dim):
+    """scikit-learn draws towards the mean variance, we towards each feature's: with equal ones that is the same."""
+    rng = RNG(seed)
+    rows = rng.normal(size=(samples, dim)) @ (np.eye(dim) + 0.5 * rng.normal(size=(dim, dim)))
+    rows = (rows - rows.mean(0)) / rows.std(0)
+    _, expected = sklearn.covariance.oas(rows, assume_centered=True)
+    actual = oas(tensor(np.cov(rows.T, bias=True)), samples)
+    # scikit-learn's formula (with 1 instead of 1 - 2/d) differs from the paper's in terms of order 1/d.
+    p, square = dim, (np.cov(rows.T, bias=True) ** 2).sum()
+    paper = ((1 - 2 / p) * square + p**2) / ((samples + 1 - 2 / p) * (square - p**2 / p))
+    assert actual == pytest.approx(min(1.0, paper), rel=1e-9)
+    assert actual == pytest.approx(expected, rel=3 / p)
+
+
+def test_oas_does_not_depend_on_the_units_and_survives_constant_features():
+    rng = RNG(0)
+    matrix, scale = spd(rng, 5), np.array([1e-3, 1.0, 10.0, 1e4, 3.0])
+    assert oas(tensor(matrix * np.outer(scale, scale)), 20) == pytest.approx(oas(tensor(matrix), 20), rel=1e-9)
+    dead = matrix.copy()
+    dead[2] = dead[:, 2] = 0
+    assert 0 < oas(tensor(dead), 20) <= 1
+    assert oas(tensor(matrix), 0) == 1.0 and oas(torch.eye(3), 50) == 1.0 and oas(torch.zeros(3, 3), 50) == 1.0
+    assert oas(tensor(matrix), 10**9) < 1e-6

@@ -1,0 +1,211 @@
+"""Files are written whole or not at all, and nothing damaged is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import few, many
+
+from amgc import files
+from amgc.files import FileFormatError, read, write
+
+KIND = "a test"
+HEADER = {"classes": ["cat", 7, 0.5], "dim": 2}
+TENSORS = {
+    "mean": torch.arange(6, dtype=torch.float64).reshape(3, 2),
+    "count": torch.tensor([3, 1, 4]),
+    "empty": torch.zeros(0, 2),
+    "number": torch.tensor(2.5),
+}
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    path = tmp_path_factory.mktemp("files") / "model"
+    write(path, KIND, HEADER, TENSORS)
+    return path.read_bytes()
+
+
+def _same(header, tensors):
+    return (
+        header == HEADER
+        and tensors.keys() == TENSORS.keys()
+        and all(torch.equal(tensors[k], TENSORS[k]) and tensors[k].dtype == TENSORS[k].dtype for k in TENSORS)
+    )
+
+
+def test_what_was_written_is_read(tmp_path):
+    write(tmp_path / "model", KIND, HEADER, TENSORS)
+    assert _same(*read(tmp_path / "model", KIND))
+    assert _same(*read(str(tmp_path / "model"), KIND))
+
+
+def test_views_and_graphs_are_written_as_their_values(tmp_path):
+    base = torch.arange(12.0).reshape(3, 4).requires_grad_()
+    write(tmp_path / "model", KIND, {}, {"view": base.T[1:], "again": base})
+    _, tensors = read(tmp_path / "model", KIND)
+    assert torch.equal(tensors["view"], base.detach().T[1:]) and torch.equal(tensors["again"], base.detach())
+
+
+def test_writing_the_same_twice_gives_the_same_bytes(tmp_path, intact):
+    write(tmp_path / "model", KIND, HEADER, dict(reversed(TENSORS.items())))
+    assert (tmp_path / "model").read_bytes() == intact
+
+
+@many
+@given(data=st.data())
+def test_a_file_cut_anywhere_is_refused(tmp_path_factory, intact, data):
+    path = tmp_path_factory.getbasetemp() / "cut"
+    path.write_bytes(intact[: data.draw(st.integers(0, len(intact) - 1))])
+    with pytest.raises(FileFormatError):
+        read(path, KIND)
+
+
+def test_a_file_with_something_appended_is_refused(tmp_path, intact):
+    (tmp_path / "model").write_bytes(intact + b"\0" * 8)
+    with pytest.raises(FileFormatError):
+        read(tmp_path / "model", KIND)
+
+
+def test_a_flipped_bit_anywhere_is_refused_or_harmless(tmp_path, intact):
+    """Harmless: the blanks that safetensors puts behind its header may become other blanks."""
+    path = tmp_path / "flipped"
+    believed = []
+    for position in range(len(intact)):
+        bit = 1 << position % 7
+        path.write_bytes(intact[:position] + bytes([intact[position] ^ bit]) + intact[position + 1 :])
+        try:
+            content = read(path, KIND)
+        except FileFormatError:
+            continue
+        if not _same(*content):
+            believed.append((position, bit, intact[max(0, position - 12) : position + 12]))
+    assert not believed, f"{len(believed)} damaged files were believed, such as {believed[:3]}"
+
+
+@many
+@given(data=st.data())
+def test_any_other_byte_anywhere_is_refused_or_harmless(tmp_path_factory, intact, data):
+    position = data.draw(st.integers(0, len(intact) - 1))
+    byte = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "other"
+    path.write_bytes(intact[:position] + bytes([byte]) + intact[position + 1 :])
+    try:
+        content = read(path, KIND)
+    except FileFormatError:
+        return
+    assert _same(*content)
+
+
+@few
+@given(content=st.binary(max_size=200))
+def test_arbitrary_bytes_are_refused(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "arbitrary"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError):
+        read(path, KIND)
+
+
+def _foreign(metadata):
+    return safetensors.torch.save({"mean": torch.zeros(2)}, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        pickle.dumps({"weight": [1.0]}),
+        b"PK\x03\x04" + b"\0" * 100,
+        b'{"json": true}',
+        _foreign(None),
+        _foreign({"format": "pt"}),
+        _foreign({"amgc": ""}),
+        _foreign({"amgc": "no json"}),
+        _foreign({"amgc": "[1, 2]"}),
+        _foreign({"amgc": "null"}),
+        _foreign({"amgc": "{}"}),
+        _foreign({"amgc": json.dumps({"kind": KIND, "version": 1, "header": []})}),
+        _foreign({"amgc": json.dumps({"kind": KIND, "version": 1, "header": {}})}),
+        _foreign({"amgc": json.dumps({"kind": KIND, "version": 1, "header": {}, "sha256": "00"})}),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path, content):
+    (tmp_path / "foreign").write_bytes(content)
+    with pytest.raises(FileFormatError, match="foreign"):  # the message names the file
+        read(tmp_path / "foreign", KIND)
+
+
+def test_a_pickle_is_never_executed(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "executed"),))
+
+    torch.save(Bomb(), tmp_path / "model")
+    with pytest.raises(FileFormatError):
+        read(tmp_path / "model", KIND)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_another_kind_is_refused_by_name(tmp_path):
+    write(tmp_path / "model", "a recipe", {}, {})
+    with pytest.raises(FileFormatError, match="holds a 'a recipe', not a 'a test'"):
+        read(tmp_path / "model", KIND)
+
+
+def test_a_newer_version_is_refused_by_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "VERSION", files.VERSION + 1)
+    write(tmp_path / "model", KIND, {}, {})
+    monkeypatch.undo()
+    with pytest.raises(FileFormatError, match=f"has file version {files.VERSION + 1}; this amgc reads version"):
+        read(tmp_path / "model", KIND)
+
+
+def test_a_missing_file_and_a_directory_are_not_found(tmp_path):
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(FileNotFoundError, match="there is no file"):
+            read(path, KIND)
+
+
+def test_a_missing_directory_is_not_found_when_writing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "missing" / "model", KIND, HEADER, TENSORS)
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync", "chmod"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("no space left")])
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step, error):
+    path = tmp_path / "model"
+    write(path, KIND, HEADER, TENSORS)
+    before = path.read_bytes()
+
+    def interrupt(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, interrupt)
+        with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else OSError):
+            write(path, KIND, {"other": True}, {})
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+    write(path, KIND, {"other": True}, {})
+    assert read(path, KIND)[0] == {"other": True} and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("header", [{"bad": {1, 2}}, {"bad": object()}])
+def test_a_header_that_is_not_json_is_refused_before_anything_is_written(tmp_path, header):
+    with pytest.raises(TypeError):
+        write(tmp_path / "model", KIND, header, TENSORS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+def test_the_file_has_the_permissions_of_an_ordinary_one(tmp_path):
+    (tmp_path / "ordinary").write_bytes(b"")
+    write(tmp_path / "model", KIND, HEADER, TENSORS)
+    assert (tmp_path / "model").stat().st_mode == (tmp_path / "ordinary").stat().st_mode

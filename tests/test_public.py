@@ -1,0 +1,47 @@
+"""What `import amgc` offers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import inspect
+
+import pytest
+
+import amgc
+
+
+@pytest.mark.parametrize("name", amgc.__all__)
+def test_every_public_name_exists_and_explains_itself(name: str) -> None:
+    value = getattr(amgc, name)
+    written = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__  # not inherited
+    assert written and len(written.strip()) > 20
+    assert not written.startswith(f"{name}("), "the docstring is the one that dataclass makes up"
+
+
+@pytest.mark.parametrize("name", amgc.__all__)
+def test_every_public_method_explains_itself(name: str) -> None:
+    value = getattr(amgc, name)
+    if not inspect.isclass(value):
+        pytest.skip("a function")
+    methods = [key for key, member in vars(value).items() if not key.startswith("_") and callable(getattr(value, key))]
+    silent = [key for key in methods if not inspect.getdoc(getattr(value, key))]
+    assert not silent
+
+
+def test_all_is_sorted_and_complete() -> None:
+    public = {
+        name
+        for name, value in vars(amgc).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name != "annotations"
+    }
+    assert set(amgc.__all__) == public
+    assert amgc.__all__ == sorted(amgc.__all__)
+
+
+def test_the_package_is_typed() -> None:
+    assert importlib.resources.files("amgc").joinpath("py.typed").is_file()
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert amgc.__version__ == importlib.metadata.version("amgc")
