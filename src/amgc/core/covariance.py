@@ -7,6 +7,7 @@ the pooled covariance never copy the K × d × d numbers: they change the cheap 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -45,6 +46,12 @@ class Covariances:
     common: Tensor | None = None
     scale: float | Tensor = 1.0
     common_scale: float | Tensor = 1.0
+
+    @cached_property
+    def thin(self) -> Tensor:
+        """The columns of all factors as rows, (K r, d): one matrix product serves all classes."""
+        assert self.factor is not None
+        return self.factor.mT.reshape(-1, self.factor.shape[1])
 
     def parts(self) -> list[Tensor]:
         """The parts that are there."""

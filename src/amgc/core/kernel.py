@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from amgc.core.covariance import Covariances, column
 
-CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # workspace: on a CPU it should stay in the cache
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # workspace: on a CPU it should stay in the cache
 
 
 class Needs(NamedTuple):
@@ -68,13 +68,17 @@ def evaluate(
     full, factor, diagonal, common = covariances.full, covariances.factor, covariances.diagonal, covariances.common
     scale, common_scale = column(covariances.scale), column(covariances.common_scale)
 
-    z = torch.addmm(bias, mean, weight.T)
+    # With a diagonal D and a common C the exponents are linear in w_j but for ½ w_jᵀ (D + C) w_j.
+    linear = mean
     if diagonal is not None:
-        z.addmm_(diagonal.expand(len(mean), -1), weight.square().T, alpha=0.5)
-        z.addmm_(diagonal * own, weight.T, alpha=-1)
+        linear = linear - diagonal * own
     if common is not None:
         pushed = weight @ common
-        z.addmm_(common_scale * pushed[targets], weight.T, alpha=-1)
+        linear = linear - common_scale * pushed[targets]
+    z = torch.addmm(bias, linear, weight.T)
+    if diagonal is not None:
+        z.addmm_(diagonal.expand_as(mean), weight.square().T, alpha=0.5)
+    if common is not None:
         z += 0.5 * common_scale * (pushed * weight).sum(1)
     # Each row so far is right up to a constant; z_kk = 0 fixes it.
     z -= z.gather(1, targets[:, None])
@@ -86,19 +90,30 @@ def evaluate(
     pull = torch.zeros_like(mean) if needs.head else None  # Σ_j p_jk Σ_k v_jk: what row k of the gradient loses
     full_gradient = torch.empty_like(full) if needs.full and full is not None else None
     factor_gradient = torch.empty_like(factor) if needs.factor and factor is not None else None
-    rows = _chunk(weight, full, factor)
+    rows = min(_chunk(weight, full, factor), len(mean))
+    # Made once: fresh memory for every chunk costs more than the arithmetic on it.
+    if full is not None:
+        workspace = weight.new_empty(2, rows, *weight.shape)
+    if factor is not None:
+        thin_workspace = weight.new_empty(2, rows * factor.shape[2], len(weight))
     for start in range(0, len(mean), rows):
         chunk = slice(start, min(start + rows, len(mean)))
         if full is not None:
-            v = weight - own[chunk, None]
-            product = torch.bmm(v, full[chunk])
+            v, product = workspace[:, : chunk.stop - chunk.start]
+            torch.sub(weight, own[chunk, None], out=v)
+            torch.bmm(v, full[chunk], out=product)
             size = scale[chunk] if isinstance(scale, Tensor) else scale
             z[chunk] += 0.5 * size * v.mul_(product).sum(2)
         if factor is not None:
-            thin = factor[chunk].transpose(0, 1).reshape(weight.shape[1], -1)
-            seen = (weight @ thin).view(len(weight), -1, factor.shape[2])
-            seen = seen - (own[chunk, None] @ factor[chunk]).transpose(0, 1)
-            z[chunk].add_(seen.square().sum(2).T, alpha=0.5)
+            rank = factor.shape[2]
+            thin = covariances.thin[chunk.start * rank : chunk.stop * rank]
+            flat, squares = thin_workspace[:, : len(thin)]
+            torch.mm(thin, weight.T, out=flat)
+            seen = flat.view(-1, rank, len(weight))
+            at_own = targets[chunk, None, None].expand(-1, rank, 1)
+            seen -= seen.gather(2, at_own)  # Fᵀ v
+            torch.mul(flat, flat, out=squares)
+            z[chunk].add_(squares.view_as(seen).sum(1), alpha=0.5)
         torch.softmax(z[chunk], 1, out=p[chunk])
         # The own class has v = 0 and no part in any gradient. Without it the small p of well-separated classes survive.
         p[chunk] = (p[chunk] * class_weight[chunk, None]).scatter_(1, targets[chunk, None], 0.0)
@@ -108,13 +123,12 @@ def evaluate(
             for row, from_class in zip(share, product, strict=True):
                 gradient.addcmul_(from_class, row[:, None])
         if factor is not None:
-            seen *= p[chunk].T[:, :, None]
-            if gradient is not None and pull is not None:
-                gradient.addmm_(seen.view(len(weight), -1), thin.T)
-                pull[chunk] += (factor[chunk] @ seen.sum(0)[:, :, None])[:, :, 0]
+            seen *= p[chunk, None]
+            seen.scatter_(2, at_own, -seen.sum(2, keepdim=True))  # the own column was 0, and loses what the others get
+            if gradient is not None:
+                gradient.addmm_(flat.T, thin)
             if factor_gradient is not None:
-                whole = (weight.T @ seen.view(len(weight), -1)).view(weight.shape[1], -1, factor.shape[2])
-                factor_gradient[chunk] = whole.transpose(0, 1) - own[chunk, :, None] * seen.sum(0)[:, None]
+                factor_gradient[chunk] = (flat @ weight).view(-1, rank, weight.shape[1]).mT
         if full_gradient is not None:
             v = weight - own[chunk, None]
             torch.bmm((v * (0.5 * size * p[chunk])[:, :, None]).mT, v, out=full_gradient[chunk])
@@ -125,16 +139,15 @@ def evaluate(
     scaled = leaving[:, None]
     bias_gradient = None
     if gradient is not None and pull is not None:
-        gradient.addmm_(p.T, mean)
-        pull.addcmul_(scaled, mean)
+        gradient.addmm_(p.T, linear)
+        pull.addcmul_(scaled, linear)
         if diagonal is not None:
-            spread = diagonal.expand(len(mean), -1)
-            gradient.addcmul_(weight, p.T @ spread).addmm_(p.T, spread * own, alpha=-1)
-            pull.addcmul_(spread, average - scaled * own)
+            gradient.addcmul_(weight, p.T @ diagonal.expand_as(mean))
+            pull.addcmul_(diagonal, average)
         if common is not None:
             q = p * common_scale
-            gradient.addcmul_(q.sum(0)[:, None], pushed).addmm_(q.T, pushed[targets], alpha=-1)
-            pull.addmm_(q, pushed).addcmul_(q.sum(1)[:, None], pushed[targets], value=-1)
+            gradient.addcmul_(q.sum(0)[:, None], pushed)
+            pull.addmm_(q, pushed)
         gradient.index_add_(0, targets, pull, alpha=-1)
         bias_gradient = p.sum(0).index_add_(0, targets, leaving, alpha=-1)
     mean_gradient = average - scaled * own if needs.mean else None
