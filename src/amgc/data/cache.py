@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,9 +75,8 @@ def read_files(
         more = "" if len(errors) == 1 else f" {len(errors)} of {len(files)} files cannot be read; this is the first."
         raise CorruptImageError(errors[0].path, errors[0].reason + more)
     if errors:
-        log.warning(
-            "%d of %d image files cannot be read and are left out; the first is %s", len(errors), len(files), errors[0]
-        )
+        first = f"{errors[0].path!r} ({errors[0].reason})"
+        log.warning("%d of %d files cannot be read and are left out; the first: %s", len(errors), len(files), first)
     wrong = set(bad)
     return pixels, [row for row in range(len(files)) if row not in wrong], errors
 
@@ -188,6 +188,9 @@ def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, 
         "corrupt": [],
         "crc32": [],
     }
+    for left in home.glob(".*.partial"):  # of a process that was killed: a live one has just written to its own
+        if time.time() - left.stat().st_mtime > 3600:
+            left.unlink(missing_ok=True)
     handle, temporary = tempfile.mkstemp(dir=home, prefix=".pixels-", suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:

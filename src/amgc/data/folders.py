@@ -50,7 +50,11 @@ def folder(
     """
     from amgc.data.decode import list_folders
 
-    _need(root, "folder:PATH takes a folder with one sub-folder per class, or with train/ and test/.")
+    advice = "folder:PATH takes a folder with one sub-folder per class, or with train/ and test/."
+    _need(root, advice)
+    if not root.is_dir():
+        raise NotADirectoryError(f"{str(root)!r} is a file. {advice}")
+    name = f"folder:{root.resolve().name}"
     reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
     parts = {path.name: path for path in list_folders(root)}
     test_folder = parts.get("test") or parts.get("val")
@@ -58,7 +62,7 @@ def folder(
         names, train = _classes(parts["train"])
         test_names, test = _classes(test_folder)
         _same(names, test_names, parts["train"], test_folder)
-        return _assemble(f"folder:{root.name}", root, names, train, test, size, reading)
+        return _assemble(name, root, names, train, test, size, reading)
     if "train" in parts:
         raise FileNotFoundError(
             f"{str(root)!r} has train/ but no test/ (or val/). Add it, or name the folder with the class folders, "
@@ -67,7 +71,7 @@ def folder(
     names, everything = _classes(root)
     labels = np.array([label for _, label in everything], dtype=np.int64)
     chosen = stratified(labels, test_share, split_seed, names)
-    return _assemble(f"folder:{root.name}", root, names, everything, [], size, reading, chosen)
+    return _assemble(name, root, names, everything, [], size, reading, chosen)
 
 
 @source("tiny-imagenet")
