@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance, ImageOps
 from torch import Generator, Tensor
 from torch.nn import functional
 
@@ -123,6 +124,21 @@ def test_the_global_generator_is_not_used() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_batch_equals_one_image_at_a_time_with_pillow() -> None:
+    images, count = batch(32, size=32), 32
+    ours = Augment(32, (0.0,) * 3, (1.0,) * 3, padding=4, flip=True, brightness=63 / 255)(images, seeded(5))
+    generator = seeded(5)
+    tops, lefts = torch.randint(9, (2, count), generator=generator).tolist()
+    mirrored = (torch.rand(count, generator=generator) < 0.5).tolist()
+    factors = ((torch.rand(count, generator=generator) * 2 - 1) * (63 / 255) + 1).tolist()
+    for row in range(count):
+        image = ImageOps.expand(Image.fromarray(images[row].permute(1, 2, 0).numpy()), 4)
+        image = image.crop((lefts[row], tops[row], lefts[row] + 32, tops[row] + 32))
+        image = ImageOps.mirror(image) if mirrored[row] else image
+        expected = np.asarray(ImageEnhance.Brightness(image).enhance(factors[row])).transpose(2, 0, 1)
+        assert np.abs(ours[row].numpy() * 255 - expected).max() < 1.01  # Pillow cuts to whole grey values
+
+
 def _dataset(name: str, size: int, channels: int = 3) -> Dataset:
     images = Images.of(torch.zeros(2, channels, size, size, dtype=torch.uint8), [0, 1])
     return Dataset(images, images, ("a", "b"), name, (0.5,) * channels, (0.25,) * channels)
@@ -153,6 +169,12 @@ def test_normalised_digits_have_mean_zero_and_variance_one() -> None:
     dataset = load("digits")
     plain = Augment.of(dataset).plain(dataset.train.take(range(len(dataset.train))))
     assert abs(float(plain.mean())) < 1e-3 and abs(float(plain.std()) - 1) < 1e-3
+
+
+def test_images_that_are_not_square_keep_their_shape() -> None:
+    images = Images.of(batch()[:2, :, :5], [0, 1])
+    augment = Augment.of(Dataset(images, images, ("a", "b"), "npz:x", (0.5,) * 3, (0.25,) * 3))
+    assert augment(images.take([0]), seeded(0)).shape == augment.plain(images.take([0])).shape == (1, 3, 5, 8)
 
 
 def test_features_pass_as_they_are() -> None:

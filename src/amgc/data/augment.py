@@ -126,8 +126,8 @@ class Augment:
     `augment(images, generator)` is for training, `augment.plain(images)` for everything else: tests, statistics,
     features.
 
-    size : of what comes out. A plain image that is larger has its centre cut out.
-    resized : RandomResizedCrop to `size`; else `padding` zeros around and a crop (0: none).
+    resized : RandomResizedCrop to `size`, and for plain images the centre of that size; else images keep their size and
+        get `padding` zeros around and a crop (0: none).
     flip, brightness : chances even; factor 1 ± brightness.
     mean, std : per channel; empty for features, which pass as they are.
     """
@@ -159,7 +159,7 @@ class Augment:
         return cls(size, mean, std, padding=max(1, size // 8), flip=channels == 3)
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        """A training batch: uint8 (n, c, h, w) to float32 (n, c, size, size)."""
+        """A training batch: uint8 (n, c, h, w) to float32, (n, c, size, size) if resized."""
         if not self.mean:
             return images
         if self.resized:
@@ -176,6 +176,6 @@ class Augment:
         """The same without chance."""
         if not self.mean:
             return images
-        if images.shape[2:] != (self.size, self.size):
+        if self.resized:
             images = centre_crop(images, self.size)
         return normalise(images, self.mean, self.std)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,7 +108,7 @@ def size_in_bytes(pixels: Pixels) -> int:
     return len(pixels) * int(np.prod(pixels.shape)) * pixels.dtype.itemsize
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Images:
     """Labels (n,) int64 and the samples that they belong to: uint8 pixels (n, c, h, w), or float32 features (n, d).
 
@@ -133,6 +133,9 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Images({len(self)} of shape {self.shape}, {type(self.pixels).__name__})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -193,7 +196,7 @@ class Images:
         return rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Training and test images of the same classes; label k is the class `class_names[k]`.
 
@@ -207,7 +210,7 @@ class Dataset:
     name: str
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    skipped: tuple[str, ...] = field(default=(), repr=False)
+    skipped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for split, images in (("train", self.train), ("test", self.test)):
