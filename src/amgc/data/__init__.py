@@ -1,0 +1,51 @@
+"""Where images come from, how they are augmented, and how classes are split into tasks.
+
+>>> from amgc.data import Augment, TaskStream, class_order, load, split_tasks
+>>> digits = load("digits")
+>>> stream = TaskStream(digits, class_order(10, seed=1993), split_tasks(10, tasks=5))
+>>> len(stream), stream.class_names[:2], stream.train(0).labels.unique().tolist()
+(5, ('4', '2'), [0, 1])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amgc.data.augment import Augment
+    from amgc.data.decode import CorruptImageError
+    from amgc.data.images import Dataset, Images
+    from amgc.data.registry import load, options, source, sources
+    from amgc.data.tasks import TaskStream, class_order, order_of, split_tasks
+
+__all__ = [
+    "Augment",
+    "CorruptImageError",
+    "Dataset",
+    "Images",
+    "TaskStream",
+    "class_order",
+    "load",
+    "options",
+    "order_of",
+    "source",
+    "sources",
+    "split_tasks",
+]
+
+# Imported when first used: `amgc list data` then costs no torch.
+_HOME = {
+    "augment": ("Augment",),
+    "decode": ("CorruptImageError",),
+    "images": ("Dataset", "Images"),
+    "registry": ("load", "options", "source", "sources"),
+    "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"amgc.data.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

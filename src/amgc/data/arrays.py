@@ -1,0 +1,139 @@
+"""Data sets that are arrays already: scikit-learn's digits, and `.npz` files with images or features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amgc.data.registry import source
+
+if TYPE_CHECKING:
+    from amgc.data.images import Dataset
+
+NEEDED = ("train_x", "train_y", "test_x", "test_y")
+
+
+def stratified(labels: NDArray[np.int64], share: float, seed: int, names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Which rows go to the test set: about `share` of each class, at least one, at most all but one.
+
+    Each class draws for itself, from the seed and its name: a new class does not change how the others are split.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"the share of test images must lie between 0 and 1, not {share}.")
+    test = np.zeros(len(labels), dtype=bool)
+    for label, name in enumerate(names):
+        rows = np.flatnonzero(labels == label)
+        if len(rows) < 2:
+            raise ValueError(f"class {name!r} has {len(rows)} images; to be split it needs at least 2.")
+        count = min(max(1, round(share * len(rows))), len(rows) - 1)
+        generator = np.random.RandomState([seed, *name.encode(errors="surrogateescape")])
+        test[generator.permutation(rows)[:count]] = True
+    return test
+
+
+@source("digits")
+def digits(root: Path) -> Dataset:
+    """1,797 handwritten digits of 8 × 8 pixels, 10 classes, from scikit-learn; nothing to download.
+
+    Grey values 0 to 16 become 0 to 255; a fifth of each class, always the same, is the test set.
+    """
+    from sklearn.datasets import load_digits
+
+    from amgc.data.images import Dataset, Images
+
+    raw: Any = load_digits()
+    names = tuple(str(digit) for digit in range(10))
+    pixels = np.rint(raw.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = np.asarray(raw.target, dtype=np.int64)
+    test = stratified(labels, 0.2, 0, names)
+    return Dataset(
+        Images.of(pixels[~test], labels[~test]),
+        Images.of(pixels[test], labels[test]),
+        names,
+        "digits",
+        mean=(0.3051,),  # of the training images
+        std=(0.3757,),
+    )
+
+
+@source("npz")
+def npz(path: Path, layout: str = "auto") -> Dataset:
+    """npz:PATH, arrays train_x, train_y, test_x, test_y; images as uint8, or vectors of features.
+
+    Images are (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three channels; `layout` ("nhwc" or "nchw") decides
+    where the shape does not. Features are (n, d), multiplied by `scale` (d,) if the file has one. `class_names` is
+    optional: with it, labels are its indices; without it, classes are the sorted values of train_y.
+    """
+    from amgc.data.images import Dataset, Images
+
+    if layout not in ("auto", "nhwc", "nchw"):
+        raise ValueError(f'layout must be "auto", "nhwc" or "nchw", not {layout!r}.')
+    arrays = _read(path)
+    name = f"npz:{path.name}"
+    train_y, test_y, names = _labels(arrays, name)
+    splits = []
+    for split, labels in (("train", train_y), ("test", test_y)):
+        samples = _samples(arrays[f"{split}_x"], f"{path}: {split}_x", layout, arrays.get("scale"))
+        if len(samples) != len(labels):
+            raise ValueError(f"{path}: {split}_x has {len(samples)} rows, {split}_y has {len(labels)}.")
+        splits.append(Images.of(samples, labels))
+    channels = splits[0].shape[0] if len(splits[0].shape) == 3 else 0
+    return Dataset(splits[0], splits[1], names, name, mean=(0.5,) * channels, std=(0.25,) * channels)
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r}; npz:PATH takes a file with {', '.join(NEEDED)}.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in NEEDED if name not in file]
+            if missing:
+                raise KeyError(f"{str(path)!r} has no array {missing[0]!r}; it has {', '.join(file.files)}.")
+            return {name: file[name] for name in (*NEEDED, "class_names", "scale") if name in file}
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    except Exception as error:  # zipfile and numpy each have their own for a damaged file
+        reason = "it holds Python objects, which are never unpickled" if "allow_pickle" in str(error) else error
+        raise ValueError(f"{str(path)!r} cannot be read as an .npz file: {reason}.") from error
+
+
+def _labels(arrays: dict[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
+    train, test = arrays["train_y"].reshape(-1), arrays["test_y"].reshape(-1)
+    if "class_names" in arrays:
+        names = tuple(str(entry) for entry in arrays["class_names"].tolist())
+        for split, labels in (("train_y", train), ("test_y", test)):
+            if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
+                raise ValueError(f"{name}: {split} must be indices into the {len(names)} class_names.")
+        return train.astype(np.int64), test.astype(np.int64), names
+    if train.dtype.kind not in "iuUS":
+        raise ValueError(f"{name}: labels must be integers or strings, not {train.dtype}.")
+    classes = np.unique(train)
+    strange = np.setdiff1d(test, classes)
+    if len(strange):
+        raise ValueError(f"{name}: class {strange[0].item()!r} is in test_y and not in train_y.")
+    names = tuple(entry.decode() if isinstance(entry, bytes) else str(entry) for entry in classes.tolist())
+    return np.searchsorted(classes, train), np.searchsorted(classes, test), names
+
+
+def _samples(x: NDArray[Any], what: str, layout: str, scale: NDArray[Any] | None) -> NDArray[Any]:
+    if x.ndim == 2 and x.dtype.kind in "fiu":
+        features = x.astype(np.float32)
+        if scale is not None:
+            features *= scale.astype(np.float32)
+        wrong = ~np.isfinite(features).all(1)
+        if wrong.any():
+            raise ValueError(f"{what}: {wrong.sum()} of {len(x)} rows hold NaN or inf (first: row {wrong.argmax()}).")
+        return features
+    if x.ndim not in (3, 4) or x.dtype != np.uint8:
+        raise ValueError(f"{what} is {x.dtype} {x.shape}; expected uint8 images (n, h, w[, c]) or features (n, d).")
+    if x.ndim == 3:
+        return x[:, None]
+    first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
+    if layout == "auto" and first == last:
+        problem = "either end could be the channels" if first else "neither end has one or three channels"
+        raise ValueError(f'{what} has shape {x.shape}: {problem}; say layout="nhwc" or "nchw".')
+    nhwc = layout == "nhwc" or (layout == "auto" and last)
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if nhwc else x

@@ -1,0 +1,181 @@
+"""Augmentation of whole batches on tensors, with an explicit generator: the same state gives the same batch.
+
+A batch comes as uint8 (n, c, h, w) and leaves as normalised float32; no image is touched on its own
+(benchmarks/augment.py prints how much faster that is than a pipeline of one image at a time). Random numbers are drawn
+on the generator's device, in an order that depends on the batch's size alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from amgc.data.images import Dataset
+
+
+def uniform(count: int, low: float, high: float, generator: Generator) -> Tensor:
+    return torch.rand(count, generator=generator, device=generator.device) * (high - low) + low
+
+
+def pad_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
+    """RandomCrop(size, padding): zeros all around, then a window of the old size anywhere in it."""
+    count, _, height, width = images.shape
+    offsets = torch.randint(2 * padding + 1, (2, count), generator=generator, device=generator.device)
+    top, left = offsets.to(images.device)
+    padded = functional.pad(images, (padding, padding, padding, padding))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view (n, c, 2p + 1, 2p + 1, h, w)
+    return windows[torch.arange(count, device=images.device), :, top, left]
+
+
+def flip(images: Tensor, generator: Generator) -> Tensor:
+    """RandomHorizontalFlip: each image mirrored or not, with even chances."""
+    mirrored = torch.rand(len(images), generator=generator, device=generator.device) < 0.5
+    return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
+
+
+def brightness(images: Tensor, strength: float, generator: Generator) -> Tensor:
+    """ColorJitter(brightness): each image times a number in 1 ± strength, cut at white. Float32, still 0 to 255.
+
+    The per-image pipeline also cuts to whole grey values; that difference, below 1/255, is not copied.
+    """
+    factor = uniform(len(images), max(0.0, 1 - strength), 1 + strength, generator).to(images.device)
+    return (images * factor[:, None, None, None]).clamp_(max=255)
+
+
+def resized_crop(
+    images: Tensor,
+    size: int,
+    generator: Generator,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Tensor:
+    """RandomResizedCrop: a window of random area and shape, scaled to `size` bilinearly. Float32, still 0 to 255.
+
+    Windows are drawn as in torchvision (ten tries, then the centre).
+    """
+    _, _, height, width = images.shape
+    box = crop_boxes(len(images), height, width, generator, scale, ratio).to(images.device, torch.float32)
+    top, left, tall, wide = box.T[:, :, None]
+    steps = (torch.arange(size, device=images.device) + 0.5) / size
+    # Pixel coordinates, kept within the window: what lies outside of it must not bleed in at its edge.
+    y = (top + steps * tall - 0.5).clamp(min=top, max=top + tall - 1)
+    x = (left + steps * wide - 0.5).clamp(min=left, max=left + wide - 1)
+    y, x = (2 * y + 1) / height - 1, (2 * x + 1) / width - 1
+    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=-1)
+    return functional.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def crop_boxes(
+    count: int, height: int, width: int, generator: Generator, scale: tuple[float, float], ratio: tuple[float, float]
+) -> Tensor:
+    """Windows (count, 4) int64: top, left, height, width."""
+    tries = 10
+    area = uniform(count * tries, *scale, generator).view(count, tries) * (height * width)
+    shape = uniform(count * tries, math.log(ratio[0]), math.log(ratio[1]), generator).view(count, tries).exp()
+    wide, tall = (area * shape).sqrt().round().long(), (area / shape).sqrt().round().long()
+    fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
+    first = fits.int().argmax(1, keepdim=True)
+    wide, tall = wide.gather(1, first).squeeze(1), tall.gather(1, first).squeeze(1)
+    spot = torch.rand(2, count, generator=generator, device=generator.device)
+    # No try fitted: the largest window of an allowed shape, from the centre.
+    fallback_wide, fallback_tall = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
+    none = ~fits.any(1)
+    wide, tall = wide.masked_fill(none, fallback_wide), tall.masked_fill(none, fallback_tall)
+    spot = spot.masked_fill(none, 0.5)
+    top, left = (spot[0] * (height - tall + 1)).long(), (spot[1] * (width - wide + 1)).long()
+    return torch.stack([top.minimum(height - tall), left.minimum(width - wide), tall, wide], dim=1)
+
+
+def rotations(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The label augmentation of PASS: every image turned by 0, 90, 180, 270°, each turn a class of its own, 4·label +
+    turn.
+
+    images (n, c, s, s) → (4n, c, s, s), the four turns of an image next to each other.
+
+    >>> rotations(torch.zeros(2, 1, 3, 3), torch.tensor([0, 5]))[1].tolist()
+    [0, 1, 2, 3, 20, 21, 22, 23]
+    """
+    if images.shape[-1] != images.shape[-2]:
+        raise ValueError(f"only square images can be turned by 90°, not {images.shape[-2]} × {images.shape[-1]}.")
+    turned = torch.stack([torch.rot90(images, turn, (2, 3)) for turn in range(4)], dim=1)
+    turns = torch.arange(4, device=labels.device)
+    return turned.flatten(0, 1), (labels[:, None] * 4 + turns).flatten()
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(image / 255 - mean) / std per channel, float32: pixel values 0 to 255 to about ±2."""
+    centre, spread = torch.tensor([mean, std], dtype=torch.float32, device=images.device)[:, :, None, None]
+    scaled: Tensor = images * (1 / (255 * spread))
+    return scaled.sub_(centre / spread)
+
+
+def centre_crop(images: Tensor, size: int) -> Tensor:
+    top, left = round((images.shape[2] - size) / 2.0), round((images.shape[3] - size) / 2.0)
+    return images[:, :, top : top + size, left : left + size]
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What happens to a batch of uint8 images before it enters a network.
+
+    `augment(images, generator)` is for training, `augment.plain(images)` for everything else: tests, statistics,
+    features.
+
+    resized : RandomResizedCrop to `size`, and for plain images the centre of that size; else images keep their size and
+        get `padding` zeros around and a crop (0: none).
+    flip, brightness : chances even; factor 1 ± brightness.
+    mean, std : per channel; empty for features, which pass as they are.
+    """
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    padding: int = 0
+    flip: bool = False
+    brightness: float = 0.0
+    resized: bool = False
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Augment:
+        """The values for a data set: PyCIL's (utils/data.py) where PyCIL has it."""
+        if dataset.is_features:
+            return cls(0, (), ())
+        channels, size, _ = dataset.train.shape
+        mean, std = dataset.mean, dataset.std
+        if dataset.name == "cifar100":
+            return cls(size, mean, std, padding=4, flip=True, brightness=63 / 255)
+        if dataset.name == "tiny-imagenet":  # PyCIL has none; RandomCrop(64, 4) as in the learners of ADC and DPCR
+            return cls(size, mean, std, padding=4, flip=True)
+        if dataset.name == "imagenet-subset":  # kept at 256: Resize(256), CenterCrop(224) for tests, exactly
+            return cls(size * 7 // 8, mean, std, flip=True, resized=True)
+        if dataset.name == "digits":
+            return cls(size, mean, std, padding=1)
+        # Any other: an eighth of padding as for CIFAR. Grey images may be writing, which has no mirror image.
+        return cls(size, mean, std, padding=max(1, size // 8), flip=channels == 3)
+
+    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
+        """A training batch: uint8 (n, c, h, w) to float32, (n, c, size, size) if resized."""
+        if not self.mean:
+            return images
+        if self.resized:
+            images = resized_crop(images, self.size, generator)
+        elif self.padding:
+            images = pad_crop(images, self.padding, generator)
+        if self.flip:
+            images = flip(images, generator)
+        if self.brightness:
+            images = brightness(images, self.brightness, generator)
+        return normalise(images, self.mean, self.std)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """The same without chance."""
+        if not self.mean:
+            return images
+        if self.resized:
+            images = centre_crop(images, self.size)
+        return normalise(images, self.mean, self.std)

@@ -1,0 +1,225 @@
+"""Decoded images on disk: one uint8 array, so that image files are decoded once and not in every run.
+
+A cache is a folder with `manifest.json` and one `pixels-*.npy` (n, 3, size, size). The manifest has the fingerprint of
+the files (paths, sizes, modification times), of the image size and of this format, and a checksum per block of rows. It
+is written last and renamed into place: an interrupted or full-disk write leaves the former cache or none. Whatever does
+not match is decoded again, with a message that says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from amgc.data.decode import CorruptImageError, Files
+from amgc.data.images import Images, InMemory, Mapped, Pixels, in_memory, size_in_bytes
+
+VERSION = 1  # of the format and of how pixels are made from files; a change makes old caches stale
+BLOCK = 1024  # rows per checksum
+SPARE = 1 << 30  # bytes of the disk that a cache leaves free
+log = logging.getLogger("amgc.data")
+
+
+class StaleCacheError(Exception):
+    """The cache is not there, is of other files, or is damaged; the text says which."""
+
+
+def default_folder() -> Path:
+    """$AMGC_CACHE, else `amgc` in the user's cache folder."""
+    if os.environ.get("AMGC_CACHE"):
+        return Path(os.environ["AMGC_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amgc"
+
+
+def read_files(
+    root: Path,
+    files: Files,
+    *,
+    cache: bool | str | os.PathLike[str] = True,
+    on_corrupt: str = "error",
+    memory: int,
+) -> tuple[Pixels, list[int], list[CorruptImageError]]:
+    """All readable files as pixels, with the rows that they had in `files`, and the errors of the others.
+
+    cache : True for the default folder, a path for another, False for none. Without one, images that exceed `memory`
+    bytes
+        are decoded each time that they are asked for.
+    """
+    if on_corrupt not in ("error", "skip"):
+        raise ValueError(f'on_corrupt must be "error" or "skip", not {on_corrupt!r}.')
+    mapped: tuple[Mapped, list[CorruptImageError], list[int]] | None = None
+    if cache is not False:
+        folder = Path(cache) if not isinstance(cache, bool) else default_folder()
+        mapped = _cached(root, files, folder, memory)
+    if mapped is not None:
+        pixels: Pixels = mapped[0]
+        errors, bad = mapped[1], mapped[2]
+    elif size_in_bytes(files) <= memory or on_corrupt == "skip":
+        pixels, errors, bad = _decode_once(files, keep=size_in_bytes(files) <= memory)
+    else:
+        return files, list(range(len(files))), []  # an unreadable file is named when it is asked for
+    if errors and on_corrupt == "error":
+        more = "" if len(errors) == 1 else f" {len(errors)} of {len(files)} files cannot be read; this is the first."
+        raise CorruptImageError(errors[0].path, errors[0].reason + more)
+    if errors:
+        first = f"{errors[0].path!r} ({errors[0].reason})"
+        log.warning("%d of %d files cannot be read and are left out; the first: %s", len(errors), len(files), first)
+    wrong = set(bad)
+    return pixels, [row for row in range(len(files)) if row not in wrong], errors
+
+
+def select(pixels: Pixels, kept: Sequence[int], rows: Sequence[int], labels: Sequence[int], memory: int) -> Images:
+    """Images of those `rows` of the original files that could be read (`kept`)."""
+    readable = set(kept)
+    chosen = [place for place, row in enumerate(rows) if row in readable]
+    index = torch.tensor([rows[place] for place in chosen], dtype=torch.int64)
+    label = torch.tensor([labels[place] for place in chosen], dtype=torch.int64)
+    whole = len(index) == len(pixels) and torch.equal(index, torch.arange(len(pixels)))
+    return Images(label, in_memory(pixels if whole else pixels.subset(index), memory))
+
+
+def _decode_once(files: Files, keep: bool) -> tuple[Pixels, list[CorruptImageError], list[int]]:
+    """Every file decoded; the pixels are kept in memory, or only the errors are."""
+    samples = torch.zeros((len(files) if keep else 0, *files.shape), dtype=torch.uint8)
+    errors, bad = [], []
+    for row, pixels in enumerate(files.each(range(len(files)))):
+        if isinstance(pixels, CorruptImageError):
+            errors.append(pixels)
+            bad.append(row)
+        elif keep:
+            samples[row] = torch.from_numpy(pixels)
+    return (InMemory(samples) if keep else files), errors, bad
+
+
+def _cached(
+    root: Path, files: Files, folder: Path, memory: int
+) -> tuple[Mapped, list[CorruptImageError], list[int]] | None:
+    """The cache of these files, made or made anew if need be; None if it cannot be written."""
+    root = root.resolve()
+    home = folder / "images" / hashlib.sha256(f"{root}\n{files.size}".encode()).hexdigest()[:16]
+    fingerprint = _fingerprint(root, files)
+    try:
+        manifest = _read_manifest(home, fingerprint, files)
+        array = _open(home, manifest, check_all=size_in_bytes(files) <= memory)
+    except StaleCacheError as reason:
+        if home.exists():
+            log.warning("the cache of %s is made anew: %s", root, reason)
+        try:
+            manifest = _write(home, root, files, fingerprint)
+        except OSError as error:
+            log.warning("images of %s are not cached and have to be decoded in every run: %s", root, error)
+            return None
+        array = _open(home, manifest, check_all=False)
+    errors = [CorruptImageError(files.paths[bad["row"]], bad["reason"]) for bad in manifest["corrupt"]]
+    return Mapped(array), errors, [bad["row"] for bad in manifest["corrupt"]]
+
+
+def _fingerprint(root: Path, files: Files) -> str:
+    digest = hashlib.sha256(f"{VERSION} {files.size} {root}\n".encode())
+    for path in files.paths:
+        status = os.stat(path)
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _read_manifest(home: Path, fingerprint: str, files: Files) -> dict[str, Any]:
+    try:
+        manifest = json.loads((home / "manifest.json").read_text())
+        if manifest["version"] != VERSION:
+            raise StaleCacheError(f"it has version {manifest['version']}, not {VERSION}")
+        if manifest["fingerprint"] != fingerprint:
+            raise StaleCacheError("files were added, removed or changed")
+        whole = manifest["shape"] == [len(files), *files.shape] and len(manifest["crc32"]) == -(-len(files) // BLOCK)
+        sound = all(0 <= bad["row"] < len(files) and isinstance(bad["reason"], str) for bad in manifest["corrupt"])
+        if not (whole and sound and Path(manifest["pixels"]).name == manifest["pixels"]):
+            raise StaleCacheError("its manifest is damaged")
+    except FileNotFoundError:
+        raise StaleCacheError("it has no manifest") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StaleCacheError(f"its manifest is damaged ({error})") from error
+    return dict(manifest)
+
+
+def _open(home: Path, manifest: dict[str, Any], check_all: bool) -> NDArray[np.uint8]:
+    """The pixels, with their blocks checked: all of them where they are read anyway, else sixteen over the whole
+    length.
+    """
+    try:
+        array = np.load(home / manifest["pixels"], mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise StaleCacheError(f"its pixels cannot be read ({error})") from error
+    if list(array.shape) != manifest["shape"] or array.dtype != np.uint8:
+        raise StaleCacheError(f"its pixels have shape {array.shape}")
+    crc = manifest["crc32"]
+    blocks = range(len(crc)) if check_all else np.unique(np.linspace(0, len(crc) - 1, min(16, len(crc))).astype(int))
+    for block in blocks:
+        if zlib.crc32(np.ascontiguousarray(array[block * BLOCK : (block + 1) * BLOCK]).data) != crc[block]:
+            raise StaleCacheError(f"its pixels are damaged (rows from {block * BLOCK} on)")
+    return np.asarray(array)
+
+
+def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, Any]:
+    """Decode everything into a new cache. Written, not memory-mapped: a full disk is then an error and no crash."""
+    needed = size_in_bytes(files)
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free
+    if needed + SPARE > free:
+        raise OSError(f"the cache needs {needed / 1e9:.1f} GB and {home} has {free / 1e9:.1f} GB free")
+    log.info("decoding %d images of %s into %s (%.2f GB, once)", len(files), root, home, needed / 1e9)
+    manifest: dict[str, Any] = {
+        "version": VERSION,
+        "root": str(root),
+        "fingerprint": fingerprint,
+        "shape": [len(files), *files.shape],
+        "pixels": f"pixels-{fingerprint[:16]}.npy",
+        "corrupt": [],
+        "crc32": [],
+    }
+    for left in home.glob(".*.partial"):  # of a process that was killed: a live one has just written to its own
+        if time.time() - left.stat().st_mtime > 3600:
+            left.unlink(missing_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=home, prefix=".pixels-", suffix=".partial")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            shape = (len(files), *files.shape)
+            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            nothing = np.zeros(files.shape, dtype=np.uint8)
+            crc = 0
+            for row, pixels in enumerate(files.each(range(len(files)))):
+                if isinstance(pixels, CorruptImageError):
+                    manifest["corrupt"].append({"row": row, "reason": pixels.reason})
+                    pixels = nothing
+                crc = zlib.crc32(pixels.data, crc)
+                file.write(pixels.data)
+                if (row + 1) % BLOCK == 0 or row + 1 == len(files):
+                    manifest["crc32"].append(crc)
+                    crc = 0
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, home / manifest["pixels"])
+        handle, temporary = tempfile.mkstemp(dir=home, prefix=".manifest-", suffix=".partial")
+        with os.fdopen(handle, "w") as text:
+            json.dump(manifest, text)
+            text.flush()
+            os.fsync(text.fileno())
+        os.replace(temporary, home / "manifest.json")
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    for old in home.glob("pixels-*.npy"):
+        if old.name != manifest["pixels"]:
+            old.unlink(missing_ok=True)
+    return manifest

@@ -1,0 +1,251 @@
+"""Data sets that are folders of image files: Tiny-ImageNet, ImageNet-Subset, and anybody's own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from amgc.data.arrays import stratified
+from amgc.data.registry import MEMORY, source
+
+if TYPE_CHECKING:
+    from amgc.data.images import Dataset
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, which PyCIL and its Tiny-ImageNet forks use
+LIST = "imagenet-subset.txt"
+LIST_SHA256 = "279a125ca78384f02e5e2a5bf41e70df275752692d98fcfc5e819adc9c29f77e"
+
+
+class Reading(TypedDict):
+    """How files are read; the options that all sources of this file share."""
+
+    cache: Any
+    on_corrupt: str
+    memory: int
+    workers: int | None
+
+
+@source("folder")
+def folder(
+    root: Path,
+    size: int = 64,
+    test_share: float = 0.2,
+    split_seed: int = 0,
+    cache: bool | str = True,
+    on_corrupt: str = "error",
+    memory: int = MEMORY,
+    workers: int | None = None,
+) -> Dataset:
+    """folder:PATH, your own images: train/CLASS/* and test/CLASS/* (or val/), or CLASS/* to be split.
+
+    size : shorter side and centre crop. test_share, split_seed : of a folder without test images.
+    cache : decoded images on disk; True, False or a folder. on_corrupt : "error", or "skip" to leave unreadable files
+    out.
+    memory : bytes of pixels that are kept in memory. workers : threads that decode.
+    """
+    from amgc.data.decode import list_folders
+
+    advice = "folder:PATH takes a folder with one sub-folder per class, or with train/ and test/."
+    _need(root, advice)
+    if not root.is_dir():
+        raise NotADirectoryError(f"{str(root)!r} is a file. {advice}")
+    name = f"folder:{root.resolve().name}"
+    reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
+    parts = {path.name: path for path in list_folders(root)}
+    test_folder = parts.get("test") or parts.get("val")
+    if "train" in parts and test_folder is not None:
+        names, train = _classes(parts["train"])
+        test_names, test = _classes(test_folder)
+        _same(names, test_names, parts["train"], test_folder)
+        return _assemble(name, root, names, train, test, size, reading)
+    if "train" in parts:
+        raise FileNotFoundError(
+            f"{str(root)!r} has train/ but no test/ (or val/). Add it, or name the folder with the class folders, "
+            f"{str(parts['train'])!r}, to have {test_share:.0%} of each class set aside."
+        )
+    names, everything = _classes(root)
+    labels = np.array([label for _, label in everything], dtype=np.int64)
+    chosen = stratified(labels, test_share, split_seed, names)
+    return _assemble(name, root, names, everything, [], size, reading, chosen)
+
+
+@source("tiny-imagenet")
+def tiny_imagenet(
+    root: Path,
+    cache: bool | str = True,
+    on_corrupt: str = "error",
+    memory: int = MEMORY,
+    workers: int | None = None,
+) -> Dataset:
+    """Tiny-ImageNet: 110,000 photographs of 64 × 64 pixels, 200 classes; the official archive, as unpacked.
+
+    root : the folder with `tiny-imagenet-200`, or that folder itself. The official validation images are the test set,
+    as everywhere in the literature (the test labels are not public). Classes are numbered by their sorted wnids.
+    """
+    base = root / "tiny-imagenet-200" if (root / "tiny-imagenet-200").is_dir() else root
+    advice = f"Tiny-ImageNet is looked for in {str(root.resolve())!r}; unpack the official tiny-imagenet-200.zip there."
+    for name in ("wnids.txt", "words.txt", "train", "val/images", "val/val_annotations.txt"):
+        _need(base / name, advice)
+    wnids = sorted((base / "wnids.txt").read_text().split())
+    label = {wnid: place for place, wnid in enumerate(wnids)}
+    train = []
+    for wnid in wnids:
+        train += [(path, label[wnid]) for path in _images(base / "train" / wnid / "images", advice)]
+    test = []
+    for number, line in enumerate((base / "val" / "val_annotations.txt").read_text().splitlines(), 1):
+        name, wnid = [*line.split("\t"), "", ""][:2]
+        if not line.strip():
+            continue
+        if wnid not in label:
+            raise ValueError(f"{str(base / 'val/val_annotations.txt')!r}, line {number}: {wnid!r} is not in wnids.txt.")
+        path = base / "val" / "images" / name
+        _need(path, f"val_annotations.txt names it in line {number}. {advice}")
+        test.append((path, label[wnid]))
+    names = readable(wnids, _words(base / "words.txt"))
+    reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
+    return _assemble("tiny-imagenet", base, names, train, test, 64, reading)
+
+
+@source("imagenet-subset")
+def imagenet_subset(
+    root: Path,
+    classes: str | None = None,
+    size: int = 256,
+    cache: bool | str = True,
+    on_corrupt: str = "error",
+    memory: int = MEMORY,
+    workers: int | None = None,
+) -> Dataset:
+    """ImageNet-Subset: 100 classes of ImageNet, from a folder with train/WNID/* and val/WNID/*.
+
+    Of all 1,000 classes, those at the places in `imagenet-subset.txt` of the sorted wnids are taken: the first 100
+    after numpy's shuffle with seed 1993, as in PyCIL and its forerunners (other lists are in use: results do not
+    compare across lists). A folder of 100 classes is taken as it is. `classes` names a file with one wnid per line
+    instead. Images are kept at `size` 256, from which `Augment` cuts 224.
+    """
+    from amgc.data.decode import list_folders
+
+    advice = "An ImageNet folder has train/WNID/* and val/WNID/*, one folder per class in both."
+    base = next((base for base in (root, root / "imagenet", root / "imagenet100") if (base / "train").is_dir()), root)
+    for name in ("train", "val"):
+        _need(base / name, advice)
+    present = [path.name for path in list_folders(base / "train")]
+    if classes is not None:
+        _need(Path(classes), "classes= names a file with one wnid per line.")
+        lines = Path(classes).read_text().splitlines()
+        wnids = sorted({line.split()[0] for line in lines if line.strip() and not line.startswith("#")})
+    elif len(present) == 1000:
+        wnids = sorted(present[place] for place in subset_places())
+    elif len(present) == 100:
+        wnids = present
+    else:
+        raise ValueError(
+            f"{str(base / 'train')!r} has {len(present)} class folders; expected 1,000, of which 100 are "
+            f"chosen, or those 100. Name others with classes=FILE, or load them with folder:{base}."
+        )
+    splits = []
+    for split in ("train", "val"):
+        found = []
+        for label, wnid in enumerate(wnids):
+            found += [(path, label) for path in _images(base / split / wnid, advice)]
+        splits.append(found)
+    names = readable(wnids, {**_words(base / "words.txt"), **_words(base / "LOC_synset_mapping.txt")})
+    reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
+    return _assemble("imagenet-subset", base, names, splits[0], splits[1], size, reading)
+
+
+def subset_places() -> list[int]:
+    """The 100 of 1,000 places that make ImageNet-Subset, from the package's file, whose sum is checked."""
+    content = resources.files("amgc.data").joinpath(LIST).read_bytes()
+    if hashlib.sha256(content).hexdigest() != LIST_SHA256:
+        raise ValueError(f"{LIST} of the amgc package has been changed; install the package again.")
+    return [int(line) for line in content.decode().splitlines() if not line.startswith("#")]
+
+
+def readable(wnids: Sequence[str], words: dict[str, str]) -> tuple[str, ...]:
+    """The first word for each wnid, where two share it (crane, maillot) with the wnid behind it.
+
+    >>> readable(["n01", "n02", "n03"], {"n01": "crane", "n02": "crane", "n03": "goldfish, Carassius auratus"})
+    ('crane (n01)', 'crane (n02)', 'goldfish')
+    """
+    short = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+    return tuple(
+        name if short.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(short, wnids, strict=True)
+    )
+
+
+def _words(path: Path) -> dict[str, str]:
+    """wnid → names, from `words.txt` (tab) or `LOC_synset_mapping.txt` (blank)."""
+    if not path.is_file():
+        return {}
+    pairs = (line.split(None, 1) for line in path.read_text(encoding="utf-8").splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def _need(path: Path, advice: str) -> None:
+    if not path.exists():
+        raise FileNotFoundError(f"{str(path)!r} is missing. {advice}")
+
+
+def _images(folder: Path, advice: str) -> list[Path]:
+    from amgc.data.decode import list_images
+
+    _need(folder, advice)
+    found = list_images(folder)
+    if not found:
+        raise ValueError(f"the class folder {str(folder)!r} has no images; add some or remove it.")
+    return found
+
+
+def _classes(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
+    """Class names and (file, label) of a folder with one sub-folder per class."""
+    from amgc.data.decode import list_folders
+
+    folders = list_folders(root)
+    if not folders:
+        raise FileNotFoundError(f"{str(root)!r} has no class folders; images belong into one sub-folder per class.")
+    advice = "Each class has a folder of its own."
+    found = [(path, label) for label, part in enumerate(folders) for path in _images(part, advice)]
+    return tuple(part.name for part in folders), found
+
+
+def _same(names: Sequence[str], test_names: Sequence[str], train_folder: Path, test_folder: Path) -> None:
+    for name in sorted(set(names) ^ set(test_names)):
+        has, lacks = (train_folder, test_folder) if name in names else (test_folder, train_folder)
+        raise ValueError(
+            f"class {name!r} is in {str(has)!r} and not in {str(lacks)!r}; both need the same class folders."
+        )
+
+
+def _assemble(
+    name: str,
+    root: Path,
+    names: tuple[str, ...],
+    train: Sequence[tuple[Path, int]],
+    test: Sequence[tuple[Path, int]],
+    size: int,
+    reading: Reading,
+    is_test: Any = None,
+) -> Dataset:
+    """Read all files; the test set is `test`, or those of `train` that the mask `is_test` (n,) names."""
+    from amgc.data.cache import read_files, select
+    from amgc.data.decode import Files
+    from amgc.data.images import Dataset, size_in_bytes
+
+    entries = [*train, *test]
+    mask = np.arange(len(entries)) >= len(train) if is_test is None else is_test
+    files = Files([str(path) for path, _ in entries], size, reading["workers"])
+    pixels, kept, errors = read_files(
+        root, files, cache=reading["cache"], on_corrupt=reading["on_corrupt"], memory=reading["memory"]
+    )
+    budget = reading["memory"] if size_in_bytes(files) <= reading["memory"] else 0
+    splits = []
+    for rows in (np.flatnonzero(~mask).tolist(), np.flatnonzero(mask).tolist()):
+        splits.append(select(pixels, kept, rows, [entries[row][1] for row in rows], budget))
+    skipped = tuple(error.path for error in errors)
+    return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped)

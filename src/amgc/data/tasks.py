@@ -1,0 +1,172 @@
+"""Which classes come in which order and in which task, and what of a data set each task may see.
+
+Orders and task sizes are PyCIL's, so that numbers compare: `np.random.seed(seed); np.random.permutation(count)`, labels
+are positions in that order, and a remainder makes a shorter last task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from amgc.data.images import Dataset, Images
+
+SEED = 1993  # the class order that PyCIL, and everything compared with it, reports
+
+
+def class_order(count: int, seed: int | None = SEED) -> tuple[int, ...]:
+    """A permutation of `count` classes by numpy's legacy generator; None keeps the natural order. No global state is
+    used.
+
+    >>> class_order(100)[:5], class_order(200)[:5], class_order(3, None)
+    ((68, 56, 78, 8, 23), (168, 136, 51, 9, 183), (0, 1, 2))
+    """
+    if count < 1:
+        raise ValueError(f"there must be at least one class, not {count}.")
+    if seed is None:
+        return tuple(range(count))
+    return tuple(np.random.RandomState(seed).permutation(count).tolist())
+
+
+def order_of(names: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """The order that lists these classes by name; it may leave classes out.
+
+    >>> order_of(["dog", "cat"], ["bird", "cat", "dog"])
+    (2, 1)
+    """
+    index = {name: label for label, name in enumerate(class_names)}
+    unknown = [name for name in names if name not in index]
+    if unknown:
+        known = ", ".join(class_names[:8]) + (", …" if len(class_names) > 8 else "")
+        raise ValueError(f"no class is called {unknown[0]!r}; the data set has {known}")
+    return tuple(index[name] for name in names)
+
+
+def split_tasks(
+    count: int,
+    *,
+    tasks: int | None = None,
+    first: int | None = None,
+    increment: int | None = None,
+    sizes: Sequence[int] | None = None,
+) -> tuple[int, ...]:
+    """Classes per task: `tasks` equal ones; `first` classes and then `increment` at a time; or the `sizes` themselves.
+
+    `tasks` must divide the classes. `first` defaults to `increment`; what is left at the end makes a shorter last task.
+
+    >>> split_tasks(100, tasks=4), split_tasks(100, first=50, increment=20), split_tasks(10, sizes=[7, 3])
+    ((25, 25, 25, 25), (50, 20, 20, 10), (7, 3))
+    """
+    ways = [tasks is not None, first is not None or increment is not None, sizes is not None]
+    if sum(ways) != 1:
+        raise ValueError("say how classes are split in exactly one way: tasks=, or first= and increment=, or sizes=.")
+    if count < 1:
+        raise ValueError(f"there must be at least one class, not {count}.")
+    if tasks is not None:
+        return _equal(count, tasks)
+    if sizes is not None:
+        if any(size < 1 for size in sizes):
+            raise ValueError(f"every task needs at least one class; sizes are {list(sizes)}.")
+        if sum(sizes) != count:
+            raise ValueError(f"the task sizes {list(sizes)} sum to {sum(sizes)}, but there are {count} classes.")
+        return tuple(sizes)
+    if increment is None:
+        if first != count:
+            raise ValueError(f"first={first} leaves {count - (first or 0)} of {count} classes: say increment= as well.")
+        return (count,)
+    if first is None:
+        first = min(increment, count)
+    if first < 1 or increment < 1:
+        raise ValueError(f"first and increment must be at least 1, not {first} and {increment}.")
+    if first > count:
+        raise ValueError(f"first={first}, but there are only {count} classes.")
+    whole, rest = divmod(count - first, increment)
+    return (first, *[increment] * whole, *([rest] if rest else []))
+
+
+def _equal(count: int, tasks: int) -> tuple[int, ...]:
+    if tasks < 1:
+        raise ValueError(f"there must be at least one task, not {tasks}.")
+    if tasks > count:
+        raise ValueError(
+            f"{tasks} tasks need at least {tasks} classes, and there are {count}; choose {count} or fewer."
+        )
+    if count % tasks:
+        fewer = next(t for t in range(tasks, 0, -1) if count % t == 0)
+        more = next(t for t in range(tasks, count + 1) if count % t == 0)
+        step = -(-count // tasks)
+        raise ValueError(
+            f"{count} classes do not divide into {tasks} equal tasks; tasks={fewer} and tasks={more} do, or take "
+            f"increment={step}, which makes {-(-count // step)} tasks with a shorter last one."
+        )
+    return (count // tasks,) * tasks
+
+
+class TaskStream:
+    """A data set, task after task. Labels are positions in the class order, so task t has the next `sizes[t]` numbers.
+
+    What `train(t)` and `test(t)` return holds the images of those classes alone (a copy, or a list of just those files;
+    for a cache on disk that does not fit into memory, row numbers): future classes are not to be reached through it.
+
+    Parameters
+    ----------
+    dataset : where images and names come from.
+    order : the classes to learn, as labels of the data set; it may leave classes out.
+    sizes : classes per task; they sum to the length of the order.
+    budget : bytes; a task that needs no more is kept in memory.
+    """
+
+    def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int], budget: int | None = None) -> None:
+        order = tuple(int(label) for label in order)
+        known = len(dataset.class_names)
+        wrong = [label for label in order if not 0 <= label < known]
+        if wrong:
+            raise ValueError(
+                f"the class order names class {wrong[0]}, but {dataset.name} has classes 0 to {known - 1}."
+            )
+        if len(set(order)) != len(order):
+            twice = next(label for place, label in enumerate(order) if label in order[:place])
+            raise ValueError(f"the class order names class {twice} twice.")
+        self.order = order
+        self.sizes = split_tasks(len(order), sizes=sizes)
+        self.class_names = tuple(dataset.class_names[label] for label in order)
+        self._dataset = dataset
+        self._budget = {} if budget is None else {"budget": budget}
+        self._ends = np.cumsum(self.sizes).tolist()
+        # position[label] is the label's place in the order, or -1: one lookup for all samples
+        self._position = torch.full((known,), -1, dtype=torch.int64)
+        self._position[torch.tensor(order)] = torch.arange(len(order))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def classes(self, task: int) -> range:
+        """The labels that are new in this task."""
+        self._check(task)
+        return range(self._ends[task] - self.sizes[task], self._ends[task])
+
+    def seen(self, task: int) -> int:
+        """How many classes have been seen after this task."""
+        self._check(task)
+        return int(self._ends[task])
+
+    def train(self, task: int) -> Images:
+        """Training images of the task's new classes."""
+        new = self.classes(task)
+        return self._select(self._dataset.train, new.start, new.stop)
+
+    def test(self, task: int) -> Images:
+        """Test images of all classes seen so far."""
+        return self._select(self._dataset.test, 0, self.seen(task))
+
+    def _select(self, images: Images, start: int, stop: int) -> Images:
+        labels: Tensor = self._position[images.labels]
+        rows = ((labels >= start) & (labels < stop)).nonzero().squeeze(1)
+        return images.subset(rows, labels[rows], **self._budget)
+
+    def _check(self, task: int) -> None:
+        if not 0 <= task < len(self):
+            raise IndexError(f"there is no task {task}; tasks are 0 to {len(self) - 1}.")

@@ -1,0 +1,28 @@
+"""Small folders of real image files, made on the spot; the cache of each test is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("AMGC_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def paint() -> Callable[..., Path]:
+    """paint(path, colour, size): a picture of one colour."""
+
+    def write(path: Path, colour: tuple[int, int, int] = (10, 20, 30), size: tuple[int, int] = (16, 16)) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, colour).save(path)
+        return path
+
+    return write

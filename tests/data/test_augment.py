@@ -1,0 +1,184 @@
+"""Batched augmentation against plain references, one image at a time."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from amgc.data import Augment, Dataset, Images, load
+from amgc.data.augment import brightness, crop_boxes, flip, normalise, pad_crop, resized_crop, rotations
+
+
+def batch(count: int = 64, channels: int = 3, size: int = 8) -> Tensor:
+    return torch.randint(1, 256, (count, channels, size, size), generator=seeded(9)).to(torch.uint8)
+
+
+def seeded(seed: int) -> Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_every_pad_crop_is_a_window_of_the_padded_image_and_all_windows_occur() -> None:
+    images, found = batch(300), set()
+    padded = functional.pad(images, (2, 2, 2, 2))
+    for row, crop in enumerate(pad_crop(images, 2, seeded(0))):
+        places = [
+            place
+            for place in product(range(5), repeat=2)
+            if torch.equal(crop, padded[row, :, place[0] : place[0] + 8, place[1] : place[1] + 8])
+        ]
+        assert len(places) == 1
+        found.add(places[0])
+    assert len(found) == 25
+
+
+def test_flip_mirrors_about_half_of_the_images_and_leaves_the_others() -> None:
+    images = batch(1000)
+    flipped = flip(images, seeded(0))
+    mirrored = (flipped == images.flip(3)).flatten(1).all(1)
+    same = (flipped == images).flatten(1).all(1)
+    assert bool((mirrored ^ same).all())
+    assert 430 < int(mirrored.sum()) < 570  # 4.4 standard deviations
+
+
+def test_brightness_multiplies_each_image_by_one_number_in_the_range_and_stops_at_white() -> None:
+    images = torch.full((500, 1, 2, 2), 100, dtype=torch.uint8)
+    images[:, :, 1] = 255
+    changed = brightness(images, 63 / 255, seeded(0))
+    factor = changed[:, 0, 0, 0] / 100
+    assert float(factor.min()) >= 1 - 63 / 255 - 1e-6 and float(factor.max()) <= 1 + 63 / 255 + 1e-6
+    assert float(factor.max() - factor.min()) > 0.45
+    torch.testing.assert_close(changed[:, 0, 1, 1], (255 * factor).clamp(max=255))
+
+
+def test_resized_crop_equals_cutting_and_scaling_each_image() -> None:
+    images = batch(40, size=20)
+    result = resized_crop(images, 12, seeded(4))
+    boxes = crop_boxes(40, 20, 20, seeded(4), (0.08, 1.0), (3 / 4, 4 / 3))
+    for image, crop, (top, left, tall, wide) in zip(images, result, boxes.tolist(), strict=True):
+        window = image[None, :, top : top + tall, left : left + wide].float()
+        expected = functional.interpolate(window, (12, 12), mode="bilinear", align_corners=False)[0]
+        torch.testing.assert_close(crop, expected, atol=0.02, rtol=0)  # grey values; coordinates are float32
+
+
+def test_crop_windows_lie_within_the_image_and_have_the_stated_area_and_shape() -> None:
+    box = crop_boxes(2000, 40, 56, seeded(0), (0.08, 1.0), (3 / 4, 4 / 3))
+    top, left, tall, wide = box.T
+    assert int(top.min()) >= 0 and int(left.min()) >= 0
+    assert int((top + tall).max()) <= 40 and int((left + wide).max()) <= 56
+    area = (tall * wide) / (40 * 56)
+    assert 0.06 < float(area.min()) < 0.1 and float(area.max()) > 0.9
+    ratio = (wide / tall).log().abs()
+    assert float(ratio.max()) < math.log(4 / 3) + 0.12  # rounding to whole pixels
+
+
+def test_where_no_window_fits_the_centre_is_taken() -> None:
+    box = crop_boxes(3, 4, 400, seeded(0), (0.9, 1.0), (3 / 4, 4 / 3))
+    assert box.tolist() == [[0, 198, 4, 5]] * 3
+
+
+def test_rotations_turn_every_image_four_times_and_number_the_turns() -> None:
+    images, labels = batch(3), torch.tensor([7, 0, 2])
+    turned, new = rotations(images, labels)
+    assert new.tolist() == [28, 29, 30, 31, 0, 1, 2, 3, 8, 9, 10, 11]
+    for row, turn in product(range(3), range(4)):
+        expected = np.rot90(images[row].numpy(), turn, axes=(1, 2))
+        assert np.array_equal(turned[4 * row + turn].numpy(), expected)
+    with pytest.raises(ValueError, match="square"):
+        rotations(torch.zeros(1, 3, 4, 5), torch.zeros(1))
+
+
+def test_normalise_is_the_usual_formula() -> None:
+    images, mean, std = batch(), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+    expected = (images.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    result = normalise(images, mean, std)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, expected.float(), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("resized", [False, True])
+def test_the_same_generator_state_gives_the_same_batch(resized: bool) -> None:
+    size = 6 if resized else 8
+    augment = Augment(size, (0.5,) * 3, (0.25,) * 3, padding=2, flip=True, brightness=0.25, resized=resized)
+    images, generator = batch(), seeded(3)
+    before = images.clone()
+    augment(images, generator)
+    state = generator.get_state()
+    second = augment(images, generator)
+    assert torch.equal(images, before), "the input is not changed"
+    generator.set_state(state)
+    assert torch.equal(augment(images, generator), second)
+    assert not torch.equal(augment(images, generator), second)
+    assert second.shape == (64, 3, size, size) and second.dtype == torch.float32
+
+
+def test_the_global_generator_is_not_used() -> None:
+    state = torch.get_rng_state()
+    Augment(8, (0.5,) * 3, (0.25,) * 3, padding=2, flip=True, brightness=0.2)(batch(), seeded(0))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_batch_equals_one_image_at_a_time_with_pillow() -> None:
+    images, count = batch(32, size=32), 32
+    ours = Augment(32, (0.0,) * 3, (1.0,) * 3, padding=4, flip=True, brightness=63 / 255)(images, seeded(5))
+    generator = seeded(5)
+    tops, lefts = torch.randint(9, (2, count), generator=generator).tolist()
+    mirrored = (torch.rand(count, generator=generator) < 0.5).tolist()
+    factors = ((torch.rand(count, generator=generator) * 2 - 1) * (63 / 255) + 1).tolist()
+    for row in range(count):
+        image = ImageOps.expand(Image.fromarray(images[row].permute(1, 2, 0).numpy()), 4)
+        image = image.crop((lefts[row], tops[row], lefts[row] + 32, tops[row] + 32))
+        image = ImageOps.mirror(image) if mirrored[row] else image
+        expected = np.asarray(ImageEnhance.Brightness(image).enhance(factors[row])).transpose(2, 0, 1)
+        assert np.abs(ours[row].numpy() * 255 - expected).max() < 1.01  # Pillow cuts to whole grey values
+
+
+def _dataset(name: str, size: int, channels: int = 3) -> Dataset:
+    images = Images.of(torch.zeros(2, channels, size, size, dtype=torch.uint8), [0, 1])
+    return Dataset(images, images, ("a", "b"), name, (0.5,) * channels, (0.25,) * channels)
+
+
+def test_cifar_has_the_values_of_pycil() -> None:
+    augment = Augment.of(_dataset("cifar100", 32))
+    assert (augment.size, augment.padding, augment.flip, augment.resized) == (32, 4, True, False)
+    assert augment.brightness == 63 / 255
+
+
+def test_imagenet_is_cut_from_256_to_224_pixels() -> None:
+    augment = Augment.of(_dataset("imagenet-subset", 256))
+    assert augment.size == 224 and augment.resized and augment.flip
+    images = batch(2, size=256)
+    expected = normalise(images[:, :, 16:240, 16:240], (0.5,) * 3, (0.25,) * 3)
+    assert torch.equal(augment.plain(images), expected)
+    assert augment(images, seeded(0)).shape == (2, 3, 224, 224)
+
+
+def test_digits_and_grey_images_are_not_mirrored() -> None:
+    assert not Augment.of(load("digits")).flip
+    assert not Augment.of(_dataset("npz:letters", 28, channels=1)).flip
+    assert Augment.of(_dataset("folder:photos", 64)).flip
+
+
+def test_normalised_digits_have_mean_zero_and_variance_one() -> None:
+    dataset = load("digits")
+    plain = Augment.of(dataset).plain(dataset.train.take(range(len(dataset.train))))
+    assert abs(float(plain.mean())) < 1e-3 and abs(float(plain.std()) - 1) < 1e-3
+
+
+def test_images_that_are_not_square_keep_their_shape() -> None:
+    images = Images.of(batch()[:2, :, :5], [0, 1])
+    augment = Augment.of(Dataset(images, images, ("a", "b"), "npz:x", (0.5,) * 3, (0.25,) * 3))
+    assert augment(images.take([0]), seeded(0)).shape == augment.plain(images.take([0])).shape == (1, 3, 5, 8)
+
+
+def test_features_pass_as_they_are() -> None:
+    features = Images.of(torch.randn(4, 5), [0, 0, 1, 1])
+    augment = Augment.of(Dataset(features, features, ("a", "b"), "npz:f"))
+    x = features.take([0, 3])
+    assert torch.equal(augment(x, seeded(0)), x) and torch.equal(augment.plain(x), x)

@@ -1,0 +1,212 @@
+"""The decoded cache: reused when nothing changed, made anew when anything did, never half-written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from amgc.data import cache, decode, load
+
+
+@pytest.fixture
+def pets(tmp_path: Path, paint: Callable[..., Path]) -> Path:
+    for label, name in enumerate(("ant", "bee")):
+        for number in range(6):
+            paint(tmp_path / "pets" / name / f"{number}.png", (label * 100 + number, 0, 0))
+    return tmp_path / "pets"
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """How many files have been decoded."""
+    counter, original = Counter(), decode.decode
+
+    def counting(path: Any, size: int) -> Any:
+        counter.count += 1
+        return original(path, size)
+
+    monkeypatch.setattr(decode, "decode", counting)
+    return counter
+
+
+def reds(pets: Path, **options: Any) -> list[int]:
+    dataset = load(f"folder:{pets}", size=8, **options)
+    both = [images.take(range(len(images)))[:, 0, 0, 0] for images in (dataset.train, dataset.test)]
+    return sorted(torch.cat(both).tolist())
+
+
+EXPECTED = [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104, 105]
+
+
+def parts(own_cache: Path) -> tuple[Path, Path]:
+    (manifest,) = own_cache.rglob("manifest.json")
+    (pixels,) = own_cache.rglob("pixels-*.npy")
+    return manifest, pixels
+
+
+def test_a_second_load_decodes_nothing_whatever_the_split(pets: Path, decoded: Counter) -> None:
+    assert reds(pets) == EXPECTED and decoded.count == 12
+    assert reds(pets) == EXPECTED and reds(pets, split_seed=3) == EXPECTED and reds(pets, memory=0) == EXPECTED
+    assert decoded.count == 12
+
+
+def test_another_size_has_its_own_cache(pets: Path, decoded: Counter) -> None:
+    reds(pets)
+    load(f"folder:{pets}", size=4)
+    reds(pets)
+    assert decoded.count == 24
+
+
+@pytest.mark.parametrize("change", ["content", "added", "removed", "renamed", "touched"])
+def test_changed_files_are_decoded_again(
+    change: str, pets: Path, paint: Callable[..., Path], caplog: pytest.LogCaptureFixture, own_cache: Path
+) -> None:
+    reds(pets)
+    target, expected = pets / "ant" / "0.png", list(EXPECTED)
+    if change == "content":
+        paint(target, (77, 0, 0))
+        expected[0] = 77
+    elif change == "added":
+        paint(pets / "ant" / "new.png", (77, 0, 0))
+        expected.append(77)
+    elif change == "removed":
+        target.unlink()
+        expected.remove(0)
+    elif change == "renamed":
+        target.rename(pets / "bee" / "from-ant.png")
+    else:
+        os.utime(target, ns=(1, 1))
+    with caplog.at_level(logging.WARNING, "amgc.data"):
+        assert reds(pets) == sorted(expected)
+    assert "made anew: files were added, removed or changed" in caplog.text
+    parts(own_cache)  # exactly one array is left
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def flip_last(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("memory", [10**9, 0])
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        (0, truncate),
+        (0, lambda path: path.write_text("[]")),
+        (0, lambda path: path.write_text("{}")),
+        (0, lambda path: path.write_bytes(b"\xff\xfe")),
+        (0, lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))),
+        (0, lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), "pixels": "../../x.npy"}))),
+        (0, lambda path: path.unlink()),
+        (1, truncate),
+        (1, flip_last),
+        (1, lambda path: path.write_bytes(b"")),
+        (1, lambda path: np.save(path, np.zeros((2, 2)))),
+        (1, lambda path: path.unlink()),
+    ],
+)
+def test_a_damaged_cache_is_made_anew_with_a_message(
+    part: int, damage: Any, memory: int, pets: Path, own_cache: Path, caplog: pytest.LogCaptureFixture, decoded: Counter
+) -> None:
+    reds(pets)
+    damage(parts(own_cache)[part])
+    with caplog.at_level(logging.WARNING, "amgc.data"):
+        assert reds(pets, memory=memory) == EXPECTED
+    assert "made anew" in caplog.text and decoded.count == 24
+    assert reds(pets) == EXPECTED and decoded.count == 24
+
+
+def test_checksums_cover_every_block(pets: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "BLOCK", 5)
+    reds(pets)
+    manifest, pixels = parts(own_cache)
+    assert len(json.loads(manifest.read_text())["crc32"]) == 3
+    array = np.load(pixels)
+    for row in range(12):
+        damaged = array.copy()
+        damaged[row, 1, 2, 3] ^= 1
+        np.save(pixels, damaged)
+        with pytest.raises(cache.StaleCacheError, match=f"rows from {row // 5 * 5} on"):
+            cache._open(manifest.parent, json.loads(manifest.read_text()), check_all=True)
+
+
+def test_what_a_killed_process_left_behind_is_removed(pets: Path, own_cache: Path, paint: Callable[..., Path]) -> None:
+    reds(pets)
+    left = parts(own_cache)[0].with_name(".pixels-x.partial")
+    fresh = left.with_name(".pixels-y.partial")
+    left.write_bytes(b"half")
+    fresh.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    paint(pets / "ant" / "new.png")
+    reds(pets)
+    assert not left.exists() and fresh.exists()
+
+
+def test_an_interrupted_write_leaves_no_cache_and_no_litter(
+    pets: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = decode.decode
+
+    def interrupted(path: Any, size: int) -> Any:
+        if str(path).endswith("bee/3.png"):
+            raise KeyboardInterrupt
+        return original(path, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reds(pets)
+    assert not [path for path in own_cache.rglob("*") if path.is_file()]
+    assert reds(pets) == EXPECTED
+
+
+def test_a_full_or_read_only_disk_means_no_cache_and_the_same_images(
+    pets: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "amgc.data"):
+        patch.setattr(cache.os, "fsync", full)
+        assert reds(pets) == EXPECTED
+    assert "No space left" in caplog.text and not [path for path in own_cache.rglob("*") if path.is_file()]
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "amgc.data"):
+        patch.setattr(cache, "SPARE", 1 << 62)
+        assert reds(pets) == EXPECTED
+    assert "GB free" in caplog.text
+    blocked = own_cache / "file"
+    blocked.write_text("")
+    assert reds(pets, cache=str(blocked)) == EXPECTED
+
+
+def test_without_a_cache_nothing_is_written_and_another_folder_may_be_named(pets: Path, own_cache: Path) -> None:
+    assert reds(pets, cache=False) == EXPECTED and list(own_cache.iterdir()) == []
+    assert reds(pets, cache=str(own_cache / "here")) == EXPECTED
+    assert list((own_cache / "here").rglob("manifest.json")) and not list(pets.rglob("*.npy"))
+
+
+def test_corrupt_files_are_remembered_so_that_skipping_costs_no_second_decoding(pets: Path, decoded: Counter) -> None:
+    (pets / "ant" / "2.png").write_bytes(b"no picture")
+    with pytest.raises(decode.CorruptImageError, match=r"ant/2\.png"):
+        reds(pets)
+    assert reds(pets, on_corrupt="skip") == [red for red in EXPECTED if red != 2]
+    assert decoded.count == 12

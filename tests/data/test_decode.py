@@ -1,0 +1,138 @@
+"""Image files of every kind become upright RGB of one size; unreadable ones are named."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from amgc.data.decode import CorruptImageError, Files, decode, list_images
+
+
+def saved(path: Path, image: Image.Image, **options: object) -> Path:
+    image.save(path, **options)
+    return path
+
+
+def test_every_mode_becomes_the_same_rgb(tmp_path: Path) -> None:
+    grey = np.add.outer(np.arange(0, 128, 8), np.arange(0, 128, 8)).astype(np.uint8)  # 16 × 16
+    colour = np.stack([grey, grey[::-1], grey.T // 2], axis=-1)
+    rgb, gray = Image.fromarray(colour), Image.fromarray(grey)
+    as_rgb = np.repeat(grey[None], 3, axis=0)
+    opaque = rgb.copy()
+    opaque.putalpha(255)
+    kinds = {
+        "rgb.png": (rgb, colour.transpose(2, 0, 1), 0),
+        "rgba.png": (opaque, colour.transpose(2, 0, 1), 0),
+        "cmyk.tif": (rgb.convert("CMYK"), colour.transpose(2, 0, 1), 1),
+        "grey.png": (gray, as_rgb, 0),
+        "greyalpha.png": (gray.convert("LA"), as_rgb, 0),
+        "palette.png": (gray.convert("P"), as_rgb, 0),
+        "16bit.png": (Image.fromarray(grey.astype(np.uint16) * 257), as_rgb, 0),
+        "16bit.tif": (Image.fromarray(grey.astype(np.uint16) * 257), as_rgb, 0),
+        "32bit.tif": (Image.fromarray(grey.astype(np.int32) * 257), as_rgb, 0),
+        "float.tif": (Image.fromarray(grey.astype(np.float32) / 255), as_rgb, 0),
+        "bilevel.png": (gray.convert("1", dither=Image.Dither.NONE), np.where(as_rgb > 127, 255, 0), 0),
+    }
+    for name, (image, expected, tolerance) in kinds.items():
+        found = decode(saved(tmp_path / name, image), 16)
+        assert found.shape == (3, 16, 16) and found.dtype == np.uint8
+        assert np.abs(found.astype(int) - expected).max() <= tolerance, name
+
+
+def test_a_cmyk_jpeg_is_not_a_negative(tmp_path: Path) -> None:
+    path = saved(tmp_path / "print.jpg", Image.new("RGB", (16, 16), (200, 40, 60)).convert("CMYK"), quality=95)
+    assert Image.open(path).mode == "CMYK"
+    assert np.abs(decode(path, 16).mean((1, 2)) - [200, 40, 60]).max() < 6
+
+
+def test_transparency_is_put_on_white(tmp_path: Path) -> None:
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    assert decode(saved(tmp_path / "clear.png", clear), 4).min() == 255
+    palette = Image.new("P", (4, 4), 0)
+    palette.putpalette([0, 0, 0, 90, 90, 90])
+    palette.putpixel((0, 0), 1)
+    found = decode(saved(tmp_path / "hole.gif", palette, transparency=0), 4)
+    assert found[:, 0, 0].tolist() == [90, 90, 90] and found[:, 1, 1].tolist() == [255, 255, 255]
+
+
+def test_a_photograph_that_was_taken_sideways_stands_upright(tmp_path: Path) -> None:
+    image = Image.new("RGB", (20, 10), (0, 0, 0))
+    image.paste((255, 255, 255), (0, 0, 10, 10))  # white left half
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise by 90°: the left side is the top
+    found = decode(saved(tmp_path / "phone.png", image, exif=exif), 10)
+    assert found[:, :4].min() > 200 and found[:, 6:].max() < 50
+
+
+@pytest.mark.parametrize("shape", [(40, 25), (25, 40), (7, 31), (16, 16), (3, 200)])
+def test_the_shorter_side_is_scaled_and_the_centre_cut_out(shape: tuple[int, int], tmp_path: Path) -> None:
+    width, height = shape
+    pixels = np.random.RandomState(0).randint(0, 256, (height, width, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    found = decode(saved(tmp_path / "x.png", image), 16)
+    long = int(16 * max(shape) / min(shape))
+    large = image.resize((16, long) if width <= height else (long, 16), Image.Resampling.BILINEAR)
+    expected = np.asarray(large)
+    start = round((long - 16) / 2)
+    expected = expected[start : start + 16] if width <= height else expected[:, start : start + 16]
+    assert np.array_equal(found, expected.transpose(2, 0, 1))
+
+
+def damaged() -> dict[str, bytes]:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.RandomState(0).randint(0, 256, (64, 64, 3), dtype=np.uint8)).save(buffer, "JPEG")
+    jpeg = buffer.getvalue()
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(buffer, "PNG")
+    png = buffer.getvalue()
+    return {
+        "truncated.jpg": jpeg[: len(jpeg) // 2],
+        "header-only.jpg": jpeg[:20],
+        "empty.jpg": b"",
+        "text.jpg": b"this is no picture",
+        "truncated.png": png[:-30],
+        "flipped.png": png[:45] + bytes([png[45] ^ 255]) + png[46:],
+    }
+
+
+@pytest.mark.parametrize("name", list(damaged()))
+def test_an_unreadable_image_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(damaged()[name])
+    with pytest.raises(CorruptImageError, match=name) as caught:
+        decode(tmp_path / name, 16)
+    assert "on_corrupt" in str(caught.value) and caught.value.path == str(tmp_path / name)
+
+
+def test_values_without_a_known_range_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "heat.tif", Image.fromarray(np.full((4, 4), 273.15, np.float32)))
+    with pytest.raises(CorruptImageError, match=r"273\.15"):
+        decode(path, 4)
+
+
+def test_a_missing_file_is_missing_and_not_corrupt(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        decode(tmp_path / "gone.png", 4)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_files_are_decoded_in_the_order_asked_for(workers: int, tmp_path: Path, paint: Callable[..., Path]) -> None:
+    files = Files([str(paint(tmp_path / f"{k}.png", (k, k, k))) for k in range(20)], 8, workers)
+    assert files.take(torch.tensor([7, 19, 0, 7]))[:, 0, 0, 0].tolist() == [7, 19, 0, 7]
+    part = files.subset(torch.tensor([3, 4]))
+    assert len(part) == 2 and part.take(torch.tensor([1]))[0, 0, 0, 0] == 4
+    assert all("3.png" in path or "4.png" in path for path in part.paths), "other files are not to be reached"
+
+
+def test_hidden_files_and_other_files_do_not_count(tmp_path: Path, paint: Callable[..., Path]) -> None:
+    wanted = [paint(tmp_path / "b.PNG"), paint(tmp_path / "sub" / "a.jpeg")]
+    paint(tmp_path / ".hidden.png")
+    paint(tmp_path / ".cache" / "c.png")
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "Thumbs.db").write_bytes(b"")
+    assert list_images(tmp_path) == sorted(wanted)
