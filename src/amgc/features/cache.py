@@ -1,0 +1,122 @@
+"""Features of a network that does not train, computed once and kept in a folder.
+
+**Privacy.** A cache file holds feature rows, one per image: the very thing that an exemplar-free method must not
+remember. It is scratch space for the images of the current task, which are at hand anyway; `clear` deletes it, and
+whoever works task by task calls it when the task ends. Nothing else in amgc saves feature rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from amgc import files
+from amgc.features.extractor import Extractor, evaluating
+
+KIND = "features"
+Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), without chance
+
+
+class ImageSource(Protocol):
+    """What a cache needs to know of images; `amgc.data` has them."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The label of each image, (n,)."""
+
+    def take(self, indices: Tensor, /) -> Tensor:
+        """The pixels of some images, uint8 (len(indices), c, h, w)."""
+
+
+def cached_features(
+    extractor: Extractor,
+    images: ImageSource,
+    *,
+    preprocess: Preprocess,
+    directory: str | os.PathLike[str],
+    batch_size: int = 256,
+) -> Tensor:
+    """The features (n, dim) of all images, float32 on the CPU, from `directory` if they were computed before.
+
+    The name of a file is a hash of all that decides its content: the extractor's class, options and weights, the
+    labels, and the images as `preprocess` leaves them. To hash those takes a pass over the images, cheap beside that
+    through a ResNet, and makes any function a safe `preprocess`. A damaged file is computed anew, with a warning.
+    """
+    key = _key(extractor, images, preprocess, batch_size)
+    path = Path(directory) / f"features-{key[:32]}.safetensors"
+    shape = (len(images.labels), extractor.dim)
+    if path.exists():
+        try:
+            header, tensors = files.read(path, KIND)
+            if header.get("key") == key and tensors["features"].shape == shape:
+                return tensors["features"]
+            reason = "its content is not what its name says"
+        except (files.FileFormatError, KeyError) as error:
+            reason = str(error)
+        warnings.warn(f"cached features are computed anew: {reason}", stacklevel=2)
+    features = extract_features(extractor, images, preprocess=preprocess, batch_size=batch_size)
+    if not len(features):
+        return features
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        files.write(path, KIND, {"key": key, "extractor": extractor.name}, {"features": features})
+    except OSError as error:  # a full disk costs the cache, not the features
+        warnings.warn(f"features could not be cached in {os.fspath(directory)!r}: {error}", stacklevel=2)
+    return features
+
+
+def extract_features(
+    extractor: Extractor, images: ImageSource, *, preprocess: Preprocess, batch_size: int = 256
+) -> Tensor:
+    """The features (n, dim) of all images, float32 on the CPU, in evaluation mode, a batch in memory at a time."""
+    parameter = next(extractor.parameters(), torch.empty(0))
+    features = torch.empty(len(images.labels), extractor.dim)  # not made in inference mode: a head may train on it
+    with evaluating(extractor):
+        for start, batch in _batches(images, preprocess, batch_size):
+            features[start : start + len(batch)] = extractor(batch.to(parameter.device)).float().cpu()
+    return features
+
+
+def clear(directory: str | os.PathLike[str]) -> int:
+    """Delete the cached features in `directory`, unfinished ones too; nothing else. Returns how many files it were."""
+    found = [*Path(directory).glob("features-*.safetensors"), *Path(directory).glob(".features-*.partial")]
+    for path in found:
+        path.unlink(missing_ok=True)
+    return len(found)
+
+
+def _batches(images: ImageSource, preprocess: Preprocess, batch_size: int) -> Iterator[tuple[int, Tensor]]:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}.")
+    count = len(images.labels)
+    for start in range(0, count, batch_size):
+        yield start, preprocess(images.take(torch.arange(start, min(start + batch_size, count))))
+
+
+def _key(extractor: Extractor, images: ImageSource, preprocess: Preprocess, batch_size: int) -> str:
+    """Whatever decides the features to the bit, device and torch's version included."""
+    device = next(extractor.parameters(), torch.empty(0)).device.type
+    kind = f"{type(extractor).__module__}.{type(extractor).__qualname__}"
+    options = dataclasses.replace(extractor.options, weights=None)  # the weights themselves count, not their file
+    digest = hashlib.sha256(f"{kind} {extractor.name} {options} {device} {torch.__version__}".encode())
+    for name, tensor in sorted(extractor.state_dict().items()):
+        _add(digest, name, tensor)
+    _add(digest, "labels", torch.as_tensor(images.labels))
+    for start, batch in _batches(images, preprocess, batch_size):
+        if start == 0 and not torch.equal(batch, preprocess(images.take(torch.arange(len(batch))))):
+            raise ValueError("preprocess gives another result each time; features of random views cannot be cached.")
+        _add(digest, "images", batch)
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, name: str, tensor: Tensor) -> None:
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,90 @@
+"""What an extractor is, and the two modes that class-incremental learning puts it in: evaluating, batch norm fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from amgc.features.options import Options
+from amgc.features.registry import ImageShape
+
+
+class Extractor(nn.Module):
+    """A network from images (n, c, h, w), float, to features (n, dim). `build` sets name, image_shape and options."""
+
+    dim: int
+    name: str = ""
+    image_shape: ImageShape
+    options: Options = Options()
+    classifier: tuple[str, ...] = ("fc.", "linear.", "classifier.", "head.")  # what published weights call their head
+
+    @property
+    def network(self) -> nn.Module:
+        """The module whose parameter names weight files use: this one, unless it wraps another's."""
+        return self
+
+
+def initialise(module: nn.Module) -> None:
+    """He's initialisation as in torchvision and PyCIL: convolutions N(0, 2 / fan_out); batch norm scale 1, shift 0."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(layer, nn.BatchNorm2d):
+            nn.init.ones_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+
+class _Fixed(_BatchNorm):
+    """Batch norm that stays in evaluation mode whatever `train` is called with."""
+
+    def train(self, mode: bool = True) -> _Fixed:
+        super().train(False)
+        return self
+
+
+_FIXED: dict[type[_BatchNorm], type[_BatchNorm]] = {}
+
+
+def _fixed(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+    """`kind` with `_Fixed.train`; a class and not a patched method, so that deepcopy copies it rightly."""
+    if kind not in _FIXED:
+        _FIXED[kind] = type(f"Fixed{kind.__name__}", (_Fixed, kind), {})
+    return _FIXED[kind]
+
+
+def freeze_batchnorm(module: nn.Module) -> int:
+    """Fix all batch norms of `module` ("BN fixed after task 1"): running statistics, scale and shift. Returns how many.
+
+    They normalise with the statistics of task 1 from here on, also after `train()`, and their scale and shift get no
+    gradient. Otherwise each new task would move the features of the old classes, whose images are gone and whose
+    statistics could not follow. The state dict does not say that a network is fixed: after loading one, call this
+    again; with DDP, before wrapping, and after any conversion to SyncBatchNorm, which makes new layers.
+
+    >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    >>> freeze_batchnorm(network), network.train()[1].training
+    (1, False)
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    for layer in layers:
+        if not isinstance(layer, _Fixed):
+            layer.__class__ = _fixed(type(layer))
+        layer.eval()
+        layer.requires_grad_(False)
+    return len(layers)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation and inference mode inside; outside again, every layer is in the mode that it was in."""
+    modes = {layer: layer.training for layer in module.modules()}
+    module.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode

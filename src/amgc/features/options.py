@@ -1,0 +1,112 @@
+"""What can be chosen about each extractor. The fields are the command line's flags and the presets' keys.
+
+Free of torch, so that `amgc --help` and `amgc list features` can read it without waiting for torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+Stem: TypeAlias = Literal["cifar", "imagenet", "imagenet3"]
+Shortcut: TypeAlias = Literal["A", "B"]
+
+
+def about(help: str, source: str = "") -> dict[str, str]:
+    """The metadata of an option: its help text, and the place that its default comes from."""
+    return {"help": help, "source": source}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every extractor can be told."""
+
+    weights: str | None = field(
+        default=None, metadata=about("file with the weights to start from (.safetensors, .pth); default: random")
+    )
+
+
+@dataclass(frozen=True)
+class ConvNetOptions(Options):
+    """A small convolutional network for digits."""
+
+    dim: int = field(default=64, metadata=about("number of features", "ours: as many as ResNet-32"))
+
+    def __post_init__(self) -> None:
+        if self.dim < 4 or self.dim % 4:
+            raise ValueError(f"dim must be a positive multiple of 4 (the first layer has dim/4), not {self.dim!r}.")
+
+
+@dataclass(frozen=True)
+class ResNet18Options(Options):
+    """ResNet-18; 512 features at width 1."""
+
+    stem: Stem = field(
+        default="cifar",
+        metadata=about(
+            "first layers: cifar (3×3, stride 1), imagenet (7×7, stride 2, pool) or imagenet3 (3×3, stride 1, pool)",
+            "PyCIL for CIFAR; for ImageNet it takes imagenet if all tasks have one size, and else imagenet3",
+        ),
+    )
+    width: float = field(
+        default=1.0, metadata=about("factor on all channel counts; 0.25 gives 128 features", "He et al. 2016")
+    )
+
+    def __post_init__(self) -> None:
+        _one_of("stem", self.stem, get_args(Stem))
+        if not self.width * 64 >= 1:
+            raise ValueError(f"width must be at least 1/64 (one channel in the stem), not {self.width!r}.")
+
+
+@dataclass(frozen=True)
+class ResNet32Options(Options):
+    """ResNet-32 for CIFAR; 64 features."""
+
+    shortcut: Shortcut = field(
+        default="A",
+        metadata=about(
+            "where the shape changes: A (every second pixel, new channels zero) or B (1×1 convolution and batch norm)",
+            "PyCIL's convs/cifar_resnet.py; He et al. 2016, section 4.2",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        _one_of("shortcut", self.shortcut, get_args(Shortcut))
+
+
+@dataclass(frozen=True)
+class TimmOptions(Options):
+    """Any model of timm, as `timm:NAME`; needs the extra `timm`."""
+
+    model: str = field(default="", metadata=about("timm's name of the model; timm:NAME sets it"))
+    pretrained: bool = field(
+        default=True, metadata=about("start from timm's published weights (a download); `weights` takes precedence")
+    )
+    resize: int = field(
+        default=0, metadata=about("resize images to this side before the network, bilinear; 0: leave them as they are")
+    )
+
+    def __post_init__(self) -> None:
+        if self.resize < 0:
+            raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
+
+
+OPTIONS: dict[str, type[Options]] = {
+    "convnet": ConvNetOptions,
+    "resnet18": ResNet18Options,
+    "resnet32": ResNet32Options,
+    "timm": TimmOptions,
+}
+
+
+def make_options(name: str, chosen: dict[str, Any]) -> Options:
+    """The options of extractor `name` with the `chosen` ones set; a name that it does not know is an error."""
+    known = [f.name for f in fields(OPTIONS[name])]
+    if wrong := sorted(set(chosen) - set(known)):
+        raise TypeError(f"{name} has no option {', '.join(map(repr, wrong))}; its options are {', '.join(known)}.")
+    return OPTIONS[name](**chosen)
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; not {value!r}.")

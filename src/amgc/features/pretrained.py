@@ -1,0 +1,99 @@
+"""Any model of timm as an extractor: `timm:NAME`. timm is imported only when one is built; it is the extra `timm`."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amgc.features.extractor import Extractor
+from amgc.features.options import TimmOptions
+from amgc.features.registry import ImageShape, extractor
+
+
+@extractor("timm")
+class Timm(Extractor):
+    """timm's model without its classifier. Weight files use timm's parameter names.
+
+    Published weights expect images that are normalised with `mean` and `std`, one number per channel.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __init__(self, image_shape: ImageShape, options: TimmOptions) -> None:
+        super().__init__()
+        timm = import_timm()
+        if not options.model:
+            raise ValueError("which model of timm? Name it: timm:NAME, for example timm:resnet18.")
+        if ":" not in options.model and not timm.is_model(options.model):  # hf-hub:OWNER/NAME is looked up there
+            close = timm.list_models(f"*{options.model}*")[:5]
+            hint = f"it has {', '.join(close)}" if close else "timm.list_models() names those that it has"
+            raise ValueError(f"timm {timm.__version__} has no model {options.model!r}; {hint}.")
+        download = options.pretrained and options.weights is None
+        try:
+            model = timm.create_model(options.model, pretrained=download, num_classes=0, in_chans=image_shape[0])
+        except Exception as error:  # no network, no such weights, no room: the hub has its own exceptions for each
+            if not download:
+                raise
+            raise RuntimeError(
+                f"timm's weights of {options.model} could not be had ({error}). Get the file elsewhere and give it "
+                "with weights=FILE, or start from random weights with pretrained=False."
+            ) from error
+        self.model: nn.Module = model
+        self.input_size = model.pretrained_cfg.get("input_size", (3, 224, 224))
+        self.resize = options.resize
+        config = model.pretrained_cfg
+        classifier = config.get("classifier") or ()
+        self.classifier = tuple(f"{name}." for name in ([classifier] if isinstance(classifier, str) else classifier))
+        self.mean, self.std = tuple(config.get("mean", ())), tuple(config.get("std", ()))
+        self.dim = self._measured_dim(image_shape)
+
+    @property
+    def network(self) -> nn.Module:
+        return self.model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features (n, dim) of float images (n, c, h, w)."""
+        if self.resize and images.shape[2:] != (self.resize, self.resize):
+            size = (self.resize, self.resize)
+            images = functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True)
+        features: Tensor = self.model(images)
+        return features
+
+    def _measured_dim(self, image_shape: ImageShape) -> int:
+        """What comes out for one black image: some models do not say it rightly, and some take one image size only."""
+        training = self.training
+        try:
+            with torch.no_grad():
+                features = self.eval()(torch.zeros(1, *image_shape))
+        except (AssertionError, RuntimeError) as error:
+            wanted = self.input_size
+            raise ValueError(
+                f"the timm model takes no images of {image_shape[1]} × {image_shape[2]} pixels ({error}). Its own size "
+                f"is {wanted[-1]}: set resize={wanted[-1]}."
+            ) from error
+        finally:
+            self.train(training)
+        if features.ndim != 2:
+            raise ValueError(f"the timm model gives a map of shape {tuple(features.shape)}, not a vector per image.")
+        return int(features.shape[1])
+
+
+def import_timm() -> ModuleType:
+    """timm, or an error that tells a missing timm from a torchvision that does not fit torch."""
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        if error.name == "timm":
+            raise ImportError("timm:NAME needs timm, an extra: pip install 'amgc[timm]'.") from error
+        reason: Exception = error
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:  # what a torchvision of another build raises
+        reason = error
+    raise ImportError(
+        f"timm is installed, but does not import beside torch {torch.__version__}: {reason}. As a rule torchvision, "
+        "which timm needs, is missing or built for another torch: install the build that matches (CPU for a CPU torch)."
+    ) from reason

@@ -1,0 +1,109 @@
+"""Weights in and out of files: our own and published ones. Pickles are read by torch's restricted reader only.
+
+A file either fits the extractor wholly, or is refused with the list of what does not fit: a network that is half random
+still trains, and the mistake shows only in the accuracy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from amgc import files
+from amgc.features.extractor import Extractor
+from amgc.features.registry import build
+
+KIND = "extractor"
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their checkpoints
+
+
+def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
+    """Write an extractor that `build` made: its weights, and what is needed to build it again."""
+    if not extractor.name:
+        raise ValueError(f"this {type(extractor).__name__} was not made by build(); only those can be built again.")
+    options = dataclasses.asdict(extractor.options) | {"weights": None}  # a path is of no use elsewhere
+    header = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
+    files.write(path, KIND, header, extractor.network.state_dict())
+
+
+def load_extractor(path: str | os.PathLike[str]) -> Extractor:
+    """The extractor that `save_extractor` wrote."""
+    header, _ = files.read(path, KIND)
+    try:
+        name, image_shape, options = header["extractor"], header["image_shape"], header["options"]
+        return build(name, image_shape=image_shape, **{**options, "weights": os.fspath(path)})
+    except (KeyError, TypeError) as error:
+        raise files.FileFormatError(f"{os.fspath(path)!r} is of another version of amgc: {error}") from error
+
+
+def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
+    """Load the weights of a file (see `read_weights`) into `extractor`; those of a classifier in it are left out."""
+    given, expected = read_weights(path), extractor.network.state_dict()
+    if not any(name in expected for name in given) and all(name.startswith("module.") for name in given):
+        given = {name.removeprefix("module."): tensor for name, tensor in given.items()}  # saved from DataParallel
+    counters = {name for name in expected if name.endswith("num_batches_tracked")}  # files before torch 0.4.1 lack them
+    missing = [name for name in expected if name not in given and name not in counters]
+    unexpected = [name for name in given if name not in expected and not name.startswith(extractor.classifier)]
+    misshapen = [
+        f"{name} is {tuple(given[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in expected
+        if name in given and given[name].shape != expected[name].shape
+    ]
+    faults = [("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen)]
+    if any(names for _, names in faults):
+        listed = "; ".join(f"{len(names)} {fault} ({_first(names)})" for fault, names in faults if names)
+        raise ValueError(
+            f"the weights in {os.fspath(path)!r} do not fit {extractor.name or type(extractor).__name__} with "
+            f"{extractor.options}: {listed}. Choose the options that they were trained with, or another file."
+        )
+    extractor.network.load_state_dict({name: given.get(name, expected[name]) for name in expected})
+
+
+def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors by name of a .safetensors file (checked, if amgc wrote it) or of a torch file (.pth, .pt, .bin).
+
+    A torch file is a pickle and may run what it likes when read; `weights_only` admits tensors and plain containers.
+    """
+    shown = os.fspath(path)
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no weights file {shown!r}.")
+    with open(path, "rb") as file:
+        start = file.read(9)  # safetensors: the length of the header in 8 bytes, then the header, a JSON object
+    if not start:
+        raise files.FileFormatError(f"the weights file {shown!r} is empty.")
+    try:
+        if start[8:] == b"{" or shown.endswith(".safetensors"):
+            with safe_open(path, framework="pt") as archive:
+                ours = "amgc" in (archive.metadata() or {})
+                content = {} if ours else {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+            if ours:
+                return files.read(path, KIND)[1]
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except files.FileFormatError:
+        raise
+    except Exception as error:  # foreign bytes make the readers fail in any way they like
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise files.FileFormatError(
+            f"{shown!r} cannot be read as weights: it is truncated, damaged, or holds more than tensors ({reason}). "
+            "Get it again, or save its state dict alone with torch.save or safetensors."
+        ) from error
+    for key in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    named = content.items() if isinstance(content, dict) else ()
+    tensors = {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
+    if not tensors:
+        raise files.FileFormatError(f"{shown!r} holds no state dict but a {type(content).__name__} without tensors.")
+    return tensors
+
+
+def _first(names: Iterable[str], count: int = 3) -> str:
+    names = list(names)
+    return ", ".join(names[:count]) + (", …" if len(names) > count else "")
