@@ -135,9 +135,9 @@ def sgd(statistics: ClassStatistics, new: list[int], start: Head, best: float, s
     # A power law through the second half of the run: the gap of first-order methods falls like one over the steps.
     power = max(np.log(gap_a / gap_b) / np.log(b / a), 1e-3)
     needed = b * (gap_b / 1e-6) ** (1 / power) * seconds / b
-    print(f"    not reached in {steps} steps: the solve is {seconds / solved:.0f} x faster than those   (floor 100)")
+    print(f"    not reached in {steps} steps, which take {seconds / solved:.0f} x the time of the solve;")
     print(f"    to reach 1e-6, extrapolated by the power law of the gap (exponent {power:.2f}): {needed:.2g} s,")
-    print(f"    {needed / solved:.2g} x the time of the solve")
+    print(f"    {needed / solved:.2g} x the time of the solve   (floor 100)")
 
 
 # ---- accuracy --------------------------------------------------------------------------------------------------------

@@ -104,9 +104,7 @@ def _decode_once(files: Files, keep: bool) -> tuple[Pixels, list[CorruptImageErr
     return (InMemory(samples) if keep else files), errors, bad
 
 
-def _cached(
-    root: Path, files: Files, folder: Path, memory: int
-) -> tuple[Mapped, list[CorruptImageError], list[int]] | None:
+def _cached(root: Path, files: Files, folder: Path, memory: int) -> tuple[Mapped, list[CorruptImageError], list[int]] | None:
     """The cache of these files, made or made anew if need be; None if it cannot be written."""
     root = root.resolve()
     home = folder / "images" / hashlib.sha256(f"{root}\n{files.size}".encode()).hexdigest()[:16]

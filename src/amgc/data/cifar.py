@@ -206,9 +206,7 @@ def fetch(root: Path) -> Path:
         except OSError as error:
             raise OSError(f"CIFAR-100 could not be downloaded from {URL}: {error}.") from error
         if digest.hexdigest() != ARCHIVE_MD5:
-            raise ValueError(
-                f"what {URL} sent is not the official archive: MD5 {digest.hexdigest()}, not {ARCHIVE_MD5}."
-            )
+            raise ValueError(f"what {URL} sent is not the official archive: MD5 {digest.hexdigest()}, not {ARCHIVE_MD5}.")
         unpacked = Path(temporary, "unpacked")
         unpacked.mkdir()
         with tarfile.open(archive) as tar:

@@ -174,9 +174,7 @@ def readable(wnids: Sequence[str], words: dict[str, str]) -> tuple[str, ...]:
     ('crane (n01)', 'crane (n02)', 'goldfish')
     """
     short = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
-    return tuple(
-        name if short.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(short, wnids, strict=True)
-    )
+    return tuple(name if short.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(short, wnids, strict=True))
 
 
 def _words(path: Path) -> dict[str, str]:
@@ -217,9 +215,7 @@ def _classes(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
 def _same(names: Sequence[str], test_names: Sequence[str], train_folder: Path, test_folder: Path) -> None:
     for name in sorted(set(names) ^ set(test_names)):
         has, lacks = (train_folder, test_folder) if name in names else (test_folder, train_folder)
-        raise ValueError(
-            f"class {name!r} is in {str(has)!r} and not in {str(lacks)!r}; both need the same class folders."
-        )
+        raise ValueError(f"class {name!r} is in {str(has)!r} and not in {str(lacks)!r}; both need the same class folders.")
 
 
 def _assemble(

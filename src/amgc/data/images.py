@@ -190,9 +190,7 @@ class Images:
         rows = rows.to(torch.int64)
         wrong = rows[(rows < 0) | (rows >= len(self))]
         if len(wrong):
-            raise IndexError(
-                f"index {int(wrong[0])} is outside of the {len(self)} images; indices are 0 to {len(self) - 1}."
-            )
+            raise IndexError(f"index {int(wrong[0])} is outside of the {len(self)} images; indices are 0 to {len(self) - 1}.")
         return rows
 
 
@@ -216,14 +214,10 @@ class Dataset:
         for split, images in (("train", self.train), ("test", self.test)):
             count = torch.bincount(images.labels, minlength=len(self.class_names)) if len(images) else torch.zeros(1)
             if len(count) != len(self.class_names):
-                raise ValueError(
-                    f"{self.name}: {split} labels go up to {len(count) - 1} for {len(self.class_names)} classes."
-                )
+                raise ValueError(f"{self.name}: {split} labels go up to {len(count) - 1} for {len(self.class_names)} classes.")
             if not bool((count > 0).all()):
                 empty = self.class_names[int((count == 0).nonzero()[0])]
-                raise ValueError(
-                    f"{self.name}: class {empty!r} has no {split} images; add some or leave the class out."
-                )
+                raise ValueError(f"{self.name}: class {empty!r} has no {split} images; add some or leave the class out.")
         if self.train.shape != self.test.shape:
             raise ValueError(f"{self.name}: training images are {self.train.shape}, test images {self.test.shape}.")
         if len(set(self.class_names)) != len(self.class_names):

@@ -91,9 +91,7 @@ def _equal(count: int, tasks: int) -> tuple[int, ...]:
     if tasks < 1:
         raise ValueError(f"there must be at least one task, not {tasks}.")
     if tasks > count:
-        raise ValueError(
-            f"{tasks} tasks need at least {tasks} classes, and there are {count}; choose {count} or fewer."
-        )
+        raise ValueError(f"{tasks} tasks need at least {tasks} classes, and there are {count}; choose {count} or fewer.")
     if count % tasks:
         fewer = next(t for t in range(tasks, 0, -1) if count % t == 0)
         more = next(t for t in range(tasks, count + 1) if count % t == 0)
@@ -124,9 +122,7 @@ class TaskStream:
         known = len(dataset.class_names)
         wrong = [label for label in order if not 0 <= label < known]
         if wrong:
-            raise ValueError(
-                f"the class order names class {wrong[0]}, but {dataset.name} has classes 0 to {known - 1}."
-            )
+            raise ValueError(f"the class order names class {wrong[0]}, but {dataset.name} has classes 0 to {known - 1}.")
         if len(set(order)) != len(order):
             twice = next(label for place, label in enumerate(order) if label in order[:place])
             raise ValueError(f"the class order names class {twice} twice.")

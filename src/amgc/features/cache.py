@@ -73,9 +73,7 @@ def cached_features(
     return features
 
 
-def extract_features(
-    extractor: Extractor, images: ImageSource, *, preprocess: Preprocess, batch_size: int = 256
-) -> Tensor:
+def extract_features(extractor: Extractor, images: ImageSource, *, preprocess: Preprocess, batch_size: int = 256) -> Tensor:
     """The features (n, dim) of all images, float32 on the CPU, in evaluation mode, a batch in memory at a time."""
     parameter = next(extractor.parameters(), torch.empty(0))
     features = torch.empty(len(images.labels), extractor.dim)  # not made in inference mode: a head may train on it

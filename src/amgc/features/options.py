@@ -48,9 +48,7 @@ class ResNet18Options(Options):
             "PyCIL for CIFAR; for ImageNet it takes imagenet if all tasks have one size, and else imagenet3",
         ),
     )
-    width: float = field(
-        default=1.0, metadata=about("factor on all channel counts; 0.25 gives 128 features", "He et al. 2016")
-    )
+    width: float = field(default=1.0, metadata=about("factor on all channel counts; 0.25 gives 128 features", "He et al. 2016"))
 
     def __post_init__(self) -> None:
         _one_of("stem", self.stem, get_args(Stem))
