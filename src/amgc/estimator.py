@@ -16,17 +16,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from amgc import files
-from amgc.core.calibration import temperature
-from amgc.core.gaussian import oas
 from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.losses import margins
-from amgc.core.solver import Balance, Head, solve
+from amgc.core.regularised import solve_regularised
+from amgc.core.solver import Balance, Head
 from amgc.core.statistics import ClassStatistics, Form
 
 KIND = "classifier"
-VARIANCE_FLOOR = 1e-4  # added to each variance, as a share of the feature's total variance
-POOLED_SAMPLES = 3  # per feature: what the pooled covariance is worth beside a class's own
-TOLERANCE = 1e-5  # of the solve; the paper's accuracies do not change below 1e-3
 
 
 class AMGCClassifier(ClassifierMixin, BaseEstimator):
@@ -287,29 +283,15 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         """The classifier for the present statistics, solved when first asked for."""
         if getattr(self, "_solution", None) is None:
             self._check_parameters()
-            statistics = self.statistics_
-            pooled = statistics.pooled()
-            towards_pooled, towards_diagonal = self._shrinkage() or automatic_shrinkage(statistics, pooled)
-            towards_pooled = torch.as_tensor(towards_pooled).expand(len(statistics))
-            within = pooled if pooled.ndim == 1 else pooled.diagonal()
-            total = within.double() + statistics.mean.var(0, correction=0).to(pooled.device)
-            level = total if self.standardize else total.mean().expand_as(total)
-            # A constant feature has no variance beyond rounding; any positive floor leaves it without weight.
-            constant = total.sqrt() <= 1e-12 * statistics.mean.abs().amax(0).to(total)
-            floor = (VARIANCE_FLOOR * torch.where(constant, 1.0, level)).to(pooled.dtype)
-            covariances = statistics.covariances.shrunk(pooled, towards_pooled.to(pooled), towards_diagonal)
-            head = solve(
-                statistics.mean,
-                covariances,
+            solution = solve_regularised(
+                self.statistics_,
                 is_new=self._is_new(),
                 margin=float(self.margin),
                 balance=self.balance,
-                ridge=floor,
-                tolerance=TOLERANCE,
+                shrinkage=self._shrinkage(),
+                standardize=bool(self.standardize),
             )
-            average = covariances.average(torch.full((len(statistics),), 1 / len(statistics)).to(pooled.device))
-            average = average + (floor if average.ndim == 1 else torch.diag(floor))
-            self._keep(head, temperature(head, statistics, average, towards_pooled, towards_diagonal))
+            self._keep(*solution)
         return self._solution  # type: ignore[return-value]
 
     def _keep(self, head: Head, temperature: float) -> None:
@@ -408,10 +390,3 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def automatic_shrinkage(statistics: ClassStatistics, pooled: Tensor) -> tuple[Tensor, float]:
-    """Towards the pooled covariance, per class (K,), and towards its diagonal. Measured in `benchmarks/defaults.py`."""
-    prior = POOLED_SAMPLES * statistics.dim
-    towards_pooled = prior / (prior + statistics.count.double())
-    return towards_pooled, 0.0 if pooled.ndim == 1 else oas(pooled, int((statistics.count - 1).sum()))
