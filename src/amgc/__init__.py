@@ -1,19 +1,25 @@
 """amgc: a classifier that learns new classes without keeping the old data."""
 
-from amgc.core.covariance import Covariances, LowRank, enlarge
-from amgc.core.losses import (
-    amarx_loss,
-    amarx_margin_form,
-    distribution_loss,
-    margins,
-    pairwise_margins,
-    sample_loss,
-    soft_margin_loss,
-)
-from amgc.core.solver import Head, solve_head
-from amgc.core.statistics import ClassStatistics
-from amgc.estimator import AMGCClassifier
-from amgc.files import FileFormatError
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amgc.core.covariance import Covariances, LowRank, enlarge
+    from amgc.core.losses import (
+        amarx_loss,
+        amarx_margin_form,
+        distribution_loss,
+        margins,
+        pairwise_margins,
+        sample_loss,
+        soft_margin_loss,
+    )
+    from amgc.core.solver import Head, solve_head
+    from amgc.core.statistics import ClassStatistics
+    from amgc.estimator import AMGCClassifier
+    from amgc.files import FileFormatError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,3 +39,32 @@ __all__ = [
     "soft_margin_loss",
     "solve_head",
 ]
+
+# Names are imported when first used: torch alone takes over a second, which a command's --help must not cost.
+_HOMES = {
+    "amgc.core.covariance": ("Covariances", "LowRank", "enlarge"),
+    "amgc.core.losses": (
+        "amarx_loss",
+        "amarx_margin_form",
+        "distribution_loss",
+        "margins",
+        "pairwise_margins",
+        "sample_loss",
+        "soft_margin_loss",
+    ),
+    "amgc.core.solver": ("Head", "solve_head"),
+    "amgc.core.statistics": ("ClassStatistics",),
+    "amgc.estimator": ("AMGCClassifier",),
+    "amgc.files": ("FileFormatError",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'amgc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -107,9 +107,7 @@ def test_a_missing_file_is_named_with_where_it_was_looked_for(small: dict[str, A
         assert part in str(caught.value)
 
 
-def test_without_root_the_folder_of_the_environment_is_used(
-    small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_root_the_folder_of_the_environment_is_used(small: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMGC_DATA", str(small["root"]))
     assert len(load("cifar100").train) == 12
 

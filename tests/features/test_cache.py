@@ -48,9 +48,7 @@ def test_features_are_those_of_the_network_in_evaluation_mode(network: Extractor
         torch.testing.assert_close(features, network.eval()(scaled(pixels.pixels)))
 
 
-def test_the_second_time_the_network_is_not_run(
-    network: Extractor, pixels: Any, passes: list[int], tmp_path: Path
-) -> None:
+def test_the_second_time_the_network_is_not_run(network: Extractor, pixels: Any, passes: list[int], tmp_path: Path) -> None:
     first = cached(network, pixels, tmp_path)
     assert passes == [4, 4, 2]
     assert torch.equal(cached(network, pixels, tmp_path), first)
@@ -100,9 +98,7 @@ def test_the_same_weights_from_a_file_use_the_same_entry(network: Extractor, pix
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "foreign", "empty", "renamed"])
-def test_a_damaged_file_is_computed_anew_with_a_warning(
-    damage: str, network: Extractor, pixels: Any, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_computed_anew_with_a_warning(damage: str, network: Extractor, pixels: Any, tmp_path: Path) -> None:
     first = cached(network, pixels, tmp_path)
     (path,) = stored(tmp_path)
     content = path.read_bytes()
@@ -152,9 +148,7 @@ def test_no_images_give_no_rows_and_no_file(network: Extractor, empty: Any, tmp_
     assert not stored(tmp_path)
 
 
-def test_clear_deletes_features_and_unfinished_ones_and_nothing_else(
-    network: Extractor, pixels: Any, tmp_path: Path
-) -> None:
+def test_clear_deletes_features_and_unfinished_ones_and_nothing_else(network: Extractor, pixels: Any, tmp_path: Path) -> None:
     cached(network, pixels, tmp_path)
     (tmp_path / ".features-abc.safetensors.x.partial").touch()
     (tmp_path / "model.safetensors").touch()

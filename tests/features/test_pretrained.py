@@ -50,9 +50,7 @@ def test_without_timm_the_message_says_how_to_install_it(monkeypatch: pytest.Mon
     ["raise RuntimeError('operator torchvision::nms does not exist')", "import torchvision_that_is_not_there"],
     ids=["other build", "missing"],
 )
-def test_without_a_matching_torchvision_the_message_says_so(
-    code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_matching_torchvision_the_message_says_so(code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     forget(monkeypatch)
     (tmp_path / "timm.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
