@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.resources
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -30,13 +32,20 @@ def test_every_public_method_explains_itself(name: str) -> None:
 
 
 def test_all_is_sorted_and_complete() -> None:
-    public = {
-        name
-        for name, value in vars(amgc).items()
-        if not name.startswith("_") and not inspect.ismodule(value) and name != "annotations"
-    }
-    assert set(amgc.__all__) == public
+    lazy = [name for names in amgc._HOMES.values() for name in names]
+    assert sorted(lazy) == sorted(amgc.__all__)
     assert amgc.__all__ == sorted(amgc.__all__)
+    assert set(amgc.__all__) <= set(dir(amgc))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = amgc.nonsense
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    code = "import sys, amgc; print('torch' in sys.modules, amgc.ClassStatistics.__name__)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False ClassStatistics\n"
 
 
 def test_the_package_is_typed() -> None:
