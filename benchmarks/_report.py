@@ -41,8 +41,14 @@ def kept(name: str) -> Iterator[None]:
     (RESULTS / f"{name}.txt").write_text(captured.getvalue())
 
 
-def side_by_side(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """Median seconds of each job, the jobs taking turns so that a slow moment of the machine hits them alike."""
+class Times(dict[str, float]):
+    """Median seconds by name, and `spread`, the fastest and the slowest."""
+
+    spread: dict[str, tuple[float, float]]
+
+
+def side_by_side(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> Times:
+    """The time of each job, the jobs taking turns so that a slow moment of the machine hits them alike."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     for job in jobs.values():
         job()
@@ -51,7 +57,9 @@ def side_by_side(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> dict
             start = time.perf_counter()
             job()
             taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in taken.items()}
+    result = Times({name: statistics.median(times) for name, times in taken.items()})
+    result.spread = {name: (min(times), max(times)) for name, times in taken.items()}
+    return result
 
 
 def shared_data() -> Path | None:
@@ -60,10 +68,21 @@ def shared_data() -> Path | None:
     return folder if folder.is_dir() else None
 
 
+def features_file() -> Path | None:
+    """The real ResNet-18 features, where there are any."""
+    folder = shared_data()
+    file = folder and folder / "data/features/cifar100-resnet18-t10.npz"
+    return file if file and file.is_file() else None
+
+
 def _commit() -> str:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, cwd=here).stdout.strip()
+
     try:
-        text = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True)
-        return text.stdout.strip()
+        changed = git("status", "--porcelain", "--", "../src", "*.py")
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

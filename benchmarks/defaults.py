@@ -9,7 +9,7 @@ matter, so every set is learned in one call; for the margins, half of the classe
 from __future__ import annotations
 
 import numpy as np
-from _report import kept, shared_data
+from _report import features_file, kept
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
@@ -39,15 +39,13 @@ def feature_sets() -> dict[str, list[Split]]:
     sets["digits, 512 random ReLU"] = [(a, c, b, d) for a, b, c, d in halves]
     for each in (5, 20):
         sets[f"digits, {each} a class"] = [few(X, y, each, seed) for seed in range(5)]
-    folder = shared_data()
-    for place in ("features", "data/features") if folder else ():
-        if (file := folder / place / "cifar100-resnet18-t10.npz").is_file():
-            data = np.load(file)
-            x, test = (data[part].astype(np.float32) * data["scale"] for part in ("train_x", "test_x"))
-            sets["CIFAR-100, ResNet-18"] = [(x, data["train_y"], test, data["test_y"])]
-            for each in (20, 100):
-                a, b, _, _ = few(x, data["train_y"], each, 0)
-                sets[f"the same, {each} a class"] = [(a, b, test, data["test_y"])]
+    if file := features_file():
+        data = np.load(file)
+        x, test = (data[part].astype(np.float32) * data["scale"] for part in ("train_x", "test_x"))
+        sets["CIFAR-100, ResNet-18"] = [(x, data["train_y"], test, data["test_y"])]
+        for each in (20, 100):
+            a, b, _, _ = few(x, data["train_y"], each, 0)
+            sets[f"the same, {each} a class"] = [(a, b, test, data["test_y"])]
     return sets
 
 

@@ -1,6 +1,6 @@
 """One convex solve instead of 200 epochs: time, accuracy and storage on real features.
 
-    python benchmarks/solve.py              # everything, about half an hour; keeps results/solve.txt
+    python benchmarks/solve.py              # everything, about half an hour
     python benchmarks/solve.py --only time  # or: table, storage
     python benchmarks/solve.py --quick      # synthetic statistics, seconds
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from _report import kept, shared_data
+from _report import features_file, kept
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
@@ -44,9 +44,8 @@ class Stream:
 
 
 def load(quick: bool) -> Stream:
-    folder = shared_data()
-    path = folder and folder / "features" if folder and (folder / "features").is_dir() else folder and folder / "data/features"
-    if path and (file := path / "cifar100-resnet18-t10.npz").is_file() and not quick:
+    file = None if quick else features_file()
+    if file:
         data = np.load(file)
         position = np.argsort(data["class_order"])
         train_x, test_x = (data[name].astype(np.float32) * data["scale"] for name in ("train_x", "test_x"))
@@ -134,7 +133,7 @@ def sgd(statistics: ClassStatistics, new: list[int], start: Head, best: float, s
     (a, gap_a), (b, gap_b) = gaps[-3], gaps[-1]
     # A power law through the second half of the run: the gap of first-order methods falls like one over the steps.
     power = max(np.log(gap_a / gap_b) / np.log(b / a), 1e-3)
-    needed = b * (gap_b / 1e-6) ** (1 / power) * seconds / b
+    needed = seconds * (gap_b / 1e-6) ** (1 / power)
     print(f"    not reached in {steps} steps, which take {seconds / solved:.0f} x the time of the solve;")
     print(f"    to reach 1e-6, extrapolated by the power law of the gap (exponent {power:.2f}): {needed:.2g} s,")
     print(f"    {needed / solved:.2g} x the time of the solve   (floor 100)")

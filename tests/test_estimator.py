@@ -228,7 +228,8 @@ def test_a_margin_does_nothing_when_all_classes_come_together() -> None:
 
 def test_margins_are_those_of_the_paper() -> None:
     tasks = TASKS["five tasks, mixed"]
-    classifier = learned(TRAIN, TRAIN_LABELS, tasks, AMGCClassifier(margin=0.4, dtype="float64"))
+    unshrunk = AMGCClassifier(margin=0.4, shrinkage=0.0, dtype="float64")
+    classifier = learned(TRAIN, TRAIN_LABELS, tasks, unshrunk)
     rows = [classifier.statistics_.index(label) for label in classifier.classes_]
     expected = margins(classifier.head_.weight, classifier.statistics_.covariance, 0.4).numpy()[rows]
     expected[np.isin(classifier.classes_, tasks[-1])] = 0
@@ -804,3 +805,14 @@ def test_the_heads_certificate_says_that_it_is_solved(whole: AMGCClassifier) -> 
     assert head.converged and head.gap <= 1e-5 * max(head.loss, 0.01)
     rows = [whole.statistics_.index(label) for label in whole.classes_]
     np.testing.assert_array_equal(head.weight.numpy()[rows], whole.coef_)
+
+
+def test_parameters_of_the_solve_take_effect_when_they_are_changed() -> None:
+    classifier = learned(TRAIN, TRAIN_LABELS, TASKS["two tasks"], AMGCClassifier())
+    before = classifier.coef_
+    assert (classifier.margins_ == 0).all()
+    classifier.set_params(margin=0.4)
+    assert (classifier.margins_ > 0).sum() == 5
+    assert not np.allclose(classifier.coef_, before)
+    classifier.set_params(margin=0.0)
+    np.testing.assert_array_equal(classifier.coef_, before)

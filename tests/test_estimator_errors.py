@@ -216,7 +216,7 @@ def never_solved(*_args: object, **_kwargs: object) -> None:
 def test_an_unknown_option_is_named_with_the_choices(
     parameters: dict[str, Any], match: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amgc.estimator.solve", never_solved)
+    monkeypatch.setattr("amgc.estimator.solve_regularised", never_solved)
     classifier = AMGCClassifier(**parameters)  # as everywhere in scikit-learn, the constructor checks nothing
     before = dict(vars(classifier))
     with pytest.raises((ValueError, TypeError, RuntimeError), match=match):
@@ -230,7 +230,7 @@ def test_a_bad_option_set_later_spoils_nothing_that_was_learned(
 ) -> None:
     classifier = fitted()
     expected, good = state(classifier), classifier.get_params()
-    monkeypatch.setattr("amgc.estimator.solve", never_solved)
+    monkeypatch.setattr("amgc.estimator.solve_regularised", never_solved)
     classifier.set_params(**parameters)
     with pytest.raises((ValueError, TypeError, RuntimeError), match=match):
         classifier.fit(X, Y)
@@ -254,7 +254,7 @@ def test_a_fit_that_fails_while_solving_keeps_the_old_classifier(monkeypatch: py
         raise MemoryError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("amgc.estimator.solve", broken)
+        patch.setattr("amgc.estimator.solve_regularised", broken)
         with pytest.raises(MemoryError):
             classifier.fit(X[:, :2], Y)
     assert state(classifier) == before
@@ -314,3 +314,29 @@ def test_after_an_error_learning_goes_on_as_if_nothing_had_happened() -> None:
             one.partial_fit(X[rows], Y[rows])
     assert same_statistics(classifier, calm)
     assert classifier.predict_proba(X).tobytes() == calm.predict_proba(X).tobytes()
+
+
+@pytest.mark.parametrize("change", [{"covariance": "diagonal"}, {"dtype": "float64"}])
+def test_what_is_kept_of_a_class_cannot_change_on_the_way(change: dict) -> None:
+    classifier = fitted().set_params(**change)
+    more = np.random.default_rng(1).normal(size=(6, classifier.n_features_in_))
+    name = next(iter(change))
+    with pytest.raises(ValueError, match=f"{name} is .* call fit to start anew"):
+        classifier.partial_fit(more, classifier.classes_[[0, 0, 0, 1, 1, 1]])
+    assert classifier.set_params(**{name: AMGCClassifier().get_params()[name]}).predict(more).shape == (6,)
+
+
+@pytest.mark.parametrize("device", ["nonsense", 3.5])
+def test_an_unavailable_device_is_named(device) -> None:
+    with pytest.raises(ValueError, match=r"device .* is not available here"):
+        AMGCClassifier(device=device).fit([[0.0], [1.0]], [0, 1])
+
+
+def test_a_file_made_on_an_absent_device_says_how_to_load_it(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "model"
+    classifier = fitted()
+    monkeypatch.setattr(classifier, "device", "meta:7", raising=False)
+    classifier.save(path)
+    with pytest.raises(ValueError, match="use device='cpu'"):
+        AMGCClassifier.load(path, device="nonsense")
+    assert AMGCClassifier.load(path, device="cpu").device == "cpu"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from amgc import files
 from amgc.core.inputs import Label, check_finite, plain
-from amgc.core.losses import margins
-from amgc.core.regularised import solve_regularised
+from amgc.core.parameters import DeviceError, available, check_parameters, read_shrinkage
+from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Balance, Head
 from amgc.core.statistics import ClassStatistics, Form
 
@@ -62,7 +62,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     statistics_ : ClassStatistics, all that is remembered of the data; its classes are in order of arrival.
     coef_, intercept_ : the linear classifier, (n_classes, n_features) and (n_classes,), in the order of `classes_`.
     temperature_ : float, by which scores are divided in `predict_proba`.
-    margins_ : ndarray (n_classes,), m_k of the paper for each of `classes_`; 0 for classes that are not enlarged.
+    margins_ : ndarray (n_classes,), m_k of the paper for each of `classes_`, with the regularised covariances that the
+        classifier was solved with; 0 for classes that are not enlarged.
     head_ : Head, the solution with its certificate (loss, gap, gradient norm), classes in order of arrival.
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
 
@@ -89,7 +90,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     statistics_: ClassStatistics
     classes_: np.ndarray
     _latest: dict[Label, int]  # of each class the last call that had it; those of the newest call are not enlarged
-    _solution: dict[str, Any] | None
+    _solution: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def paper(cls, **changes: Any) -> AMGCClassifier:
-        """The paper's values: full covariances as they are, λ = 0.4, and the two means of Eq. (separate)."""
+        """The paper's values: full covariances without shrinkage (but the variance floor of 1e-4), λ = 0.4, two means."""
         values: dict[str, Any] = {"margin": 0.4, "balance": "two_means", "shrinkage": (0.0, 0.0)}
         return cls(**values | changes)
 
@@ -145,6 +146,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
                 self._restart()
             else:
                 self._check_kind(y)
+                self._check_form()
             self.statistics_.update(X, y)
             self._learned(y)
         return self
@@ -167,6 +169,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(other, AMGCClassifier):
             raise TypeError(f"merge needs another AMGCClassifier, not {type(other).__name__}.")
         check_is_fitted(other)
+        self._check_parameters()
         names, theirs = (getattr(one, "feature_names_in_", None) for one in (self, other))
         if names is not None and theirs is not None and list(names) != list(theirs):
             raise ValueError("the two classifiers were fitted on different feature names.")
@@ -227,10 +230,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     @property
     def margins_(self) -> np.ndarray:
         check_is_fitted(self, "statistics_")
-        statistics, weight = self.statistics_, self.head_.weight
-        old = (~self._is_new()).to(weight)
-        values = margins(weight, statistics.covariances, self.margin) * old
-        return values.cpu().numpy()[self._sorted_rows()]
+        return self._solved()["margins"]  # type: ignore[no-any-return]
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         solved = self._solved()
         head: Head = solved["head"]
         header = {
-            "parameters": self.get_params(deep=False),
+            "parameters": self.get_params(deep=False) | {"device": str(self.device)},
             "statistics": self.statistics_.header(),
             "latest": [self._latest[label] for label in self.statistics_.classes],
             "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
@@ -248,7 +248,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
         }
         tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
-        files.write(path, KIND, header, tensors | {"head.weight": head.weight, "head.bias": head.bias})
+        tensors |= {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved["solution"].margins}
+        files.write(path, KIND, header, tensors)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
@@ -256,7 +257,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         header, tensors = files.read(path, KIND)
         try:
             parameters = dict(header["parameters"])
-            parameters["device"] = device or parameters["device"]
+            parameters["device"] = available(device or parameters["device"])
             if isinstance(parameters["shrinkage"], list):
                 parameters["shrinkage"] = tuple(parameters["shrinkage"])
             result = cls(**parameters)
@@ -269,10 +270,13 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
                     raise ValueError("not every feature has a name")
             result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
             result._changed()
-            weight, bias = (tensors[name].to(result.device) for name in ("head.weight", "head.bias"))
-            if weight.shape != result.statistics_.mean.shape or bias.shape != weight.shape[:1]:
+            weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
+            if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
                 raise ValueError(f"the weights have shape {tuple(weight.shape)}")
-            result._keep(Head(weight, bias, **header["certificate"]), float(header["temperature"]))
+            head = Head(weight, bias, **header["certificate"])
+            result._keep(Solution(head, float(header["temperature"]), margins))
+        except DeviceError:
+            raise
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
         return result
@@ -280,34 +284,37 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _solved(self) -> dict[str, Any]:
-        """The classifier for the present statistics, solved when first asked for."""
-        if getattr(self, "_solution", None) is None:
+        """The classifier for the present statistics and parameters, solved when first asked for."""
+        if self._solution is None or self._solution["parameters"] != self._solve_parameters():
             self._check_parameters()
             solution = solve_regularised(
                 self.statistics_,
                 is_new=self._is_new(),
                 margin=float(self.margin),
                 balance=self.balance,
-                shrinkage=self._shrinkage(),
+                shrinkage=read_shrinkage(self.shrinkage),
                 standardize=bool(self.standardize),
             )
-            self._keep(*solution)
+            self._keep(solution)
         return self._solution  # type: ignore[return-value]
 
-    def _keep(self, head: Head, temperature: float) -> None:
-        rows = self._sorted_rows()
+    def _solve_parameters(self) -> str:
+        return repr((self.margin, self.balance, self.shrinkage, self.standardize))
+
+    def _keep(self, solution: Solution) -> None:
+        head = solution.head
+        rows = [self.statistics_.index(label) for label in self.classes_.tolist()]
         centre = self.statistics_.mean.mean(0)
         self._solution = {
+            "parameters": self._solve_parameters(),
+            "solution": solution,
             "head": head,
-            "temperature": temperature,
+            "temperature": solution.temperature,
+            "margins": solution.margins.cpu().numpy()[rows],
             "centre": centre.cpu().numpy(),
             "coef": head.weight.cpu().numpy()[rows],
             "intercept": (head.bias + head.weight @ centre.to(head.weight)).cpu().numpy()[rows],
         }
-
-    def _sorted_rows(self) -> list[int]:
-        """The row of each of `classes_` in the statistics."""
-        return [self.statistics_.index(label) for label in self.classes_.tolist()]
 
     def _is_new(self) -> Tensor:
         calls = torch.tensor([self._latest[label] for label in self.statistics_.classes])
@@ -328,18 +335,6 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         self._solution = None
         self.classes_ = np.array(sorted(self.statistics_.classes))  # type: ignore[type-var]
 
-    def _shrinkage(self) -> tuple[float, float] | None:
-        if isinstance(self.shrinkage, str) and self.shrinkage == "auto":
-            return None
-        pair: Any = (self.shrinkage, 0.0) if _is_number(self.shrinkage) else self.shrinkage
-        if (
-            not isinstance(pair, tuple | list | np.ndarray)
-            or len(pair) != 2
-            or not all(_is_number(a) and 0 <= a <= 1 for a in pair)
-        ):
-            raise ValueError(f"shrinkage must be 'auto' or one or two numbers from 0 to 1, not {self.shrinkage!r}.")
-        return float(pair[0]), float(pair[1])
-
     def _checked_data(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         self._check_parameters()
         X, y = validate_data(
@@ -348,22 +343,27 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         y = column_or_1d(y, warn=True)
         if y.dtype == object and len({isinstance(label, str) for label in y.tolist()}) > 1:
             raise TypeError("the labels are of several types; use only strings or only numbers.")
-        check_classification_targets(y)
+        with warnings.catch_warnings():  # of many classes in few rows, which is how classes arrive here
+            warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
+            check_classification_targets(y)
         check_finite(np.isfinite(X).all(1))
         return X, y
 
     def _check_parameters(self) -> None:
-        self._shrinkage()
-        choices = {"covariance": get_args(Form), "balance": get_args(Balance), "dtype": ("float32", "float64")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {getattr(self, name)!r}.")
-        if not (_is_number(self.margin) and 0 <= self.margin < np.inf):
-            raise ValueError(f"margin must be a number that is not negative, not {self.margin!r}.")
-        if not (isinstance(self.rank, Integral) and self.rank >= 1):
-            raise ValueError(f"rank must be a whole number of at least 1, not {self.rank!r}.")
-        if not isinstance(self.standardize, bool | np.bool_):
-            raise ValueError(f"standardize must be True or False, not {self.standardize!r}.")
+        check_parameters(**self.get_params(deep=False))
+
+    def _check_form(self) -> None:
+        """What is kept of a class cannot change on the way."""
+        kept = self.statistics_
+        now: dict[str, Any] = {"covariance": kept.form, "dtype": str(kept.dtype).removeprefix("torch.")}
+        if kept.form == "lowrank":
+            now["rank"] = kept.rank
+        for name, value in now.items():
+            if (min(self.rank, kept.dim) if name == "rank" else getattr(self, name)) != value:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, but the classes so far were learned with {value!r}; "
+                    "call fit to start anew, or set it back."
+                )
 
     def _check_kind(self, y: np.ndarray) -> None:
         """Labels that sort among the known ones: numpy would turn numbers beside strings into strings."""
@@ -386,7 +386,3 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "statistics_")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

@@ -40,6 +40,10 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
     header = json.loads(json.dumps(header, default=_plain))
     text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {os.fspath(target.parent)!r} to write {target.name!r} into; make it first."
+        )
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:

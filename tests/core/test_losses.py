@@ -365,3 +365,34 @@ def test_a_covariance_of_a_strange_shape_is_refused():
     p = reference.problem(0, 4, 3)
     with pytest.raises(ValueError, match=r"neither .classes, d, d. nor its diagonals"):
         distribution_loss(*p.tensors(), torch.ones(3, dtype=torch.float64))
+
+
+def test_the_loss_is_the_same_under_autocast():
+    p = reference.problem(0, 4, 3)
+    weight, bias, mean = (x.float() for x in p.tensors())
+    covariance = torch.eye(3).repeat(len(mean), 1, 1)
+    weight.requires_grad_()
+    plain = distribution_loss(weight, bias, mean, covariance)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = distribution_loss(weight, bias, mean, covariance)
+        cast.backward()
+    assert torch.equal(plain, cast) and weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("mean", "covariance", "match"),
+    [
+        (torch.zeros(0, 3), torch.zeros(0, 3, 3), "at least one class"),
+        (torch.zeros(2, 4), torch.zeros(2, 4, 4), r"shape \(classes, 3\)"),
+        (torch.zeros(2, 3), torch.zeros(5, 3, 3), "2 means but covariances of 5 classes"),
+        (torch.zeros(2, 3), torch.zeros(2, 4), "3 features but covariances of 4"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(mean, covariance, match):
+    with pytest.raises(ValueError, match=match):
+        distribution_loss(torch.zeros(4, 3), torch.zeros(4), mean, covariance)
+
+
+def test_a_negative_margin_is_refused():
+    with pytest.raises(ValueError, match="margin must not be negative"):
+        amarx_loss(torch.zeros(2, 3), torch.zeros(2), torch.zeros(2, 3), torch.ones(2, 3), margin=-3.0)

@@ -647,3 +647,32 @@ def test_merging_other_dimensions_forms_or_things_is_refused_and_changes_nothing
 def test_options_that_do_not_exist_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         ClassStatistics(**arguments)
+
+
+@pytest.mark.parametrize("form", ["full", "lowrank", "diagonal"])
+def test_an_update_that_is_interrupted_changes_nothing(form, monkeypatch):
+    rng = np.random.default_rng(0)
+    statistics = ClassStatistics(3, form, rank=2).update(rng.normal(size=(12, 3)), [0, 1, 2] * 4)
+    before = {name: tensor.clone() for name, tensor in statistics.tensors().items()}
+    calls = []
+
+    def interrupted(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return merged(self, *arguments)
+
+    merged = ClassStatistics._merged
+    monkeypatch.setattr(ClassStatistics, "_merged", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        statistics.update(rng.normal(size=(8, 3)), [0, 1, 2, 3] * 2)
+    assert statistics.classes == [0, 1, 2]
+    assert all(torch.equal(before[name], tensor) for name, tensor in statistics.tensors().items())
+
+
+@pytest.mark.parametrize("form", ["full", "lowrank", "diagonal", "shared"])
+def test_features_whose_squares_overflow_are_refused(form):
+    statistics = ClassStatistics(2, form, rank=1).update(np.eye(2), [0, 0])
+    with pytest.raises(ValueError, match=r"too large for covariances in float32.*float64"):
+        statistics.update(1e25 * np.array([[1.0, -1.0], [-1.0, 2.0], [0.5, 1.0]]), [1, 1, 1])
+    assert statistics.classes == [0]

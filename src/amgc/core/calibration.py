@@ -31,8 +31,8 @@ def temperature(
 
     Two corrections: fresh samples lie farther from the class mean than those that it was computed from, which costs the own
     score ½ df / n_k on average; and they spread more widely along fitted directions than the fitted covariance says, by
-    1 / (1 - df / n)² as in generalised cross-validation, df = tr(Σ_reg⁻¹ Σ) being the fit's degrees of freedom. A class's
-    own covariance adds to that by its share and its few samples, to first order.
+    1 / (1 - df / n)² as in generalised cross-validation, df = tr(Σ_reg⁻¹ (1 - b) Σ) being the fit's degrees of freedom.
+    A class's own covariance adds to that by its share and its few samples, to first order.
     """
     count = statistics.count.double()
     freedom = float((count - 1).sum())
@@ -57,10 +57,8 @@ def temperature(
     draws = max(DRAWS // len(chosen), 1)
     generator = torch.Generator().manual_seed(0)
     nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
-    own = ((samples - 1) / (samples - 1 + PRIOR)).sqrt()[:, None, None]
-    noise = own * sample(nothing, _chosen(statistics.covariances, chosen), draws, generator)
-    everyone = Covariances(common=pooled) if pooled.ndim == 2 else Covariances(diagonal=pooled[None])
-    noise += (1 - own.square()).sqrt() * sample(nothing, everyone, draws, generator)
+    prior = PRIOR / (samples - 1 + PRIOR)
+    noise = sample(nothing, _mixed(statistics.covariances, chosen, pooled, prior), draws, generator)
     scores = (means[chosen][:, None] + spread[:, None, None] * noise) @ weight.T + bias
     target = chosen[:, None, None].expand(-1, draws, 1)
     own_score = scores.gather(2, target) - optimism[:, None, None]
@@ -73,12 +71,15 @@ def _scale(weight: Tensor, means: Tensor, whitener: Whitener) -> float:
     return float((whitener.whiten(weight) * reference).sum() / reference.square().sum().clamp_min(1e-300))
 
 
-def _chosen(parts: Covariances, classes: Tensor) -> Covariances:
+def _mixed(parts: Covariances, classes: Tensor, pooled: Tensor, prior: Tensor) -> Covariances:
+    """The chosen classes' covariances, each with its share of the pooled one, which makes them positive definite."""
     full, factor, diagonal = (
         None if part is None else part.cpu()[classes].double() for part in (parts.full, parts.factor, parts.diagonal)
     )
-    common = None if parts.common is None else parts.common.cpu().double()
-    return Covariances(full, factor, diagonal, common)
+    mixed = Covariances(full, factor, diagonal, None if parts.common is None else pooled).shrunk(pooled, prior, 0.0)
+    if full is None:
+        return mixed
+    return Covariances(full=full.mul_((1 - prior)[:, None, None]).add_(prior[:, None, None] * pooled))
 
 
 def _sharpness(leads: Tensor) -> float:

@@ -203,6 +203,8 @@ def enlarge(covariance: AnyCovariance, margin: float | Tensor) -> AnyCovariance:
     >>> enlarge(torch.tensor([[1.0, 2.0]]), 0.5)
     tensor([[1.5000, 3.0000]])
     """
+    if not bool((torch.as_tensor(margin) >= 0).all()):
+        raise ValueError(f"margin must not be negative, not {margin}.")
     row = margin.unsqueeze(-1) if isinstance(margin, Tensor) else margin
     if isinstance(covariance, LowRank):
         return LowRank(covariance.factor, covariance.diagonal * (1 + row))

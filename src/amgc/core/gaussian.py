@@ -1,6 +1,6 @@
 """Gaussians as the competitors use them: samples, Mahalanobis distances, shrinkage, Tukey's transform.
 
-Class covariances are often singular (500 samples in 512 dimensions), so nothing here needs an inverse that may not exist.
+Class covariances are often singular (500 samples in 512 dimensions): sampling does not mind, `mahalanobis` says so.
 """
 
 from __future__ import annotations
@@ -96,12 +96,13 @@ def oas(covariance: Tensor, freedom: int) -> float:
 
 def correlation(covariance: Tensor) -> Tensor:
     """Σ_ij / (s_i s_j): covariances (..., d, d) scaled to unit variances."""
-    deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+    variances = covariance.diagonal(dim1=-2, dim2=-1)
+    deviation = torch.where(variances > 0, variances, 1.0).sqrt()  # a constant feature is correlated with nothing
     return covariance / (deviation[..., None] * deviation[..., None, :])
 
 
 def tukey(features: Tensor, power: float = 0.5) -> Tensor:
     """Tukey's ladder: non-negative features to a power (the logarithm for 0), which makes them less skewed."""
-    if bool((features < 0).any()):
-        raise ValueError("Tukey's transform needs non-negative features, such as those behind a ReLU.")
+    if bool((features < 0).any()) or (power == 0 and bool((features == 0).any())):
+        raise ValueError("Tukey's transform needs non-negative features (positive ones for power 0), as behind a ReLU.")
     return features.log() if power == 0 else features.pow(power)

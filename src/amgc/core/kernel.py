@@ -203,7 +203,8 @@ class DistributionLoss(torch.autograd.Function):
         asked = ctx.needs_input_grad
         needs = Needs(asked[0] or asked[1], *asked[2:7])
         covariances = Covariances(full, factor, diagonal, common, scale, common_scale)
-        result = evaluate(weight, bias, mean, covariances, targets, class_weight, needs, soft_margin)
+        with torch.autocast(weight.device.type, enabled=False):  # half precision is too coarse for differences of squares
+            result = evaluate(weight, bias, mean, covariances, targets, class_weight, needs, soft_margin)
         ctx.gradients = result[2:]
         return result.loss.to(weight.dtype)
 

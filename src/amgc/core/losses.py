@@ -1,4 +1,4 @@
-"""The paper's losses, each equation once. All are differentiable in weight, bias, mean and covariance.
+"""The paper's losses, each equation once. All are differentiable in weight, bias, mean and covariance (not `class_weight`).
 
 Shapes: weight (C, d) and bias (C,) of the head; mean (K, d) and covariance of the K classes that the loss averages over,
 the covariance as a tensor (K, d, d), its diagonals (K, d), a `LowRank` or `Covariances`. `targets` (K,) names each class's
@@ -139,6 +139,14 @@ def _distribution_loss(
     soft_margin: float,
 ) -> Tensor:
     parts = as_covariances(covariance)
+    if mean.ndim != 2 or not len(mean) or mean.shape[1] != weight.shape[1]:
+        raise ValueError(f"mean must have shape (classes, {weight.shape[1]}) with at least one class, not {tuple(mean.shape)}.")
+    for part in parts.parts():
+        if part is not parts.common and len(part) not in (1, len(mean)):
+            raise ValueError(f"{len(mean)} means but covariances of {len(part)} classes.")
+        if part.shape[1] != mean.shape[1]:
+            raise ValueError(f"means of {mean.shape[1]} features but covariances of {part.shape[1]}.")
+    mean = mean.to(weight.dtype)  # class statistics keep means in float64
     weight, bias, targets = _select(weight, bias, len(mean), targets, among)
     if class_weight is None:
         class_weight = torch.full((len(mean),), 1 / len(mean), dtype=weight.dtype, device=weight.device)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import warnings
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from amgc.core.calibration import temperature
 from amgc.core.gaussian import oas
+from amgc.core.losses import margins
 from amgc.core.solver import Balance, Head, solve
 from amgc.core.statistics import ClassStatistics
 
 VARIANCE_FLOOR = 1e-4  # added to each variance, as a share of the feature's total variance
 POOLED_SAMPLES = 3  # per feature: what the pooled covariance is worth beside a class's own
 TOLERANCE = 1e-5  # of the solve; accuracies do not change below 1e-3
+
+
+class Solution(NamedTuple):
+    """What an estimator needs: head and margins with the classes in order of arrival."""
+
+    head: Head
+    temperature: float
+    margins: Tensor  # m_k, 0 for the new classes, (K,)
 
 
 def solve_regularised(
@@ -25,8 +35,8 @@ def solve_regularised(
     balance: Balance,
     shrinkage: tuple[float, float] | None,
     standardize: bool,
-) -> tuple[Head, float]:
-    """The head for shrunk covariances, and the temperature of its probabilities.
+) -> Solution:
+    """The head for shrunk covariances, the temperature of its probabilities, and the margins that it was solved with.
 
     shrinkage : towards the pooled covariance and towards its diagonal; None goes by the number of samples.
     standardize : the floor under every variance is measured by each feature's own total variance, not by their average.
@@ -52,7 +62,12 @@ def solve_regularised(
         )
     average = covariances.average(torch.full((len(statistics),), 1 / len(statistics)).to(pooled.device))
     average = average + (floor if average.ndim == 1 else torch.diag(floor))
-    return head, temperature(head, statistics, average, towards_pooled, towards_diagonal)
+    old = (~is_new).to(head.weight)
+    return Solution(
+        head,
+        temperature(head, statistics, average, towards_pooled, towards_diagonal),
+        margins(head.weight, covariances, margin) * old,
+    )
 
 
 def automatic_shrinkage(statistics: ClassStatistics, pooled: Tensor) -> tuple[Tensor, float]:

@@ -79,12 +79,14 @@ def solve_head(
     """
     if not margin >= 0:
         raise ValueError(f"margin must not be negative, not {margin}.")
+    if margin == float("inf"):
+        raise ValueError("margin must be finite.")
     if balance not in get_args(Balance):
         raise ValueError(f"balance must be one of {', '.join(get_args(Balance))}, not {balance!r}.")
     if isinstance(ridge, Tensor) and ridge.shape not in ((), (statistics.dim,)):
         raise ValueError(f"ridge must be one number or {statistics.dim}, one per feature, not of shape {tuple(ridge.shape)}.")
-    if not bool(torch.as_tensor(ridge >= 0).all()):
-        raise ValueError(f"ridge must not be negative, not {ridge}.")
+    if not bool(((amount := torch.as_tensor(ridge)) >= 0).all() and torch.isfinite(amount).all()):
+        raise ValueError(f"ridge must be finite and not negative, not {ridge}.")
     if start is not None and (len(start.weight) > len(statistics) or start.weight.shape[1] != statistics.dim):
         raise ValueError(
             f"start has {len(start.weight)} classes of {start.weight.shape[1]} features; the statistics have "
@@ -132,11 +134,10 @@ def solve(
         common = covariances.common.clone()  # type: ignore[union-attr]
         common.diagonal().mul_(1 + enlarging[0])
         covariances = Covariances(common=common)
-    elif margin > 0:
-        covariances = enlarge(covariances, enlarging)  # type: ignore[assignment]
-        shared = False
     else:
         shared = False
+        if margin > 0:
+            covariances = enlarge(covariances, enlarging)  # type: ignore[assignment]
     if isinstance(ridge, Tensor) or ridge > 0:
         extra = torch.as_tensor(ridge, dtype=dtype, device=device).expand(dim)
         if shared:
@@ -235,7 +236,7 @@ class _Problem:
         """L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
 
         The second coordinates are worth their cost (about ten evaluations) only near the minimum, where the curvature
-        changes little any more. They need as much memory as full covariances, which the other forms may not afford.
+        changes little any more. They need some times the memory of full covariances, which the other forms may not afford.
         """
         affordable = self.covariances.full is not None or self.mean.shape[0] * self.mean.shape[1] ** 2 <= BLOCKS
         few = min(SHARED_ITERATIONS, max_iterations) if affordable else max_iterations

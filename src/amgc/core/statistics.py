@@ -187,12 +187,16 @@ class ClassStatistics:
                 spread["diagonal"].append(group.square().sum(0) / freedom)
             if self.form == "lowrank":
                 spread["factor"].append(self._leading(group.T / math.sqrt(freedom), spread["diagonal"][-1]))
+        sizes_of = [row for rows in spread.values() for row in rows] or [centred.square().sum(0)]
+        if not all(bool(torch.isfinite(row).all()) for row in sizes_of):
+            raise ValueError(
+                f"the features are too large for covariances in {str(self.dtype).removeprefix('torch.')}; "
+                "scale them down, or use float64."
+            )
+        self._absorb(names, count, mean, spread)
         if self.form == "shared":
-            self._absorb(names, count, mean, {})
             self._scatter.addmm_(centred.T, centred)
             self._freedom += len(features) - len(names)
-        else:
-            self._absorb(names, count, mean, spread)
         return self
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -216,53 +220,55 @@ class ClassStatistics:
         return self
 
     def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spread: dict[str, list[Tensor]]) -> None:
-        """Merge groups, one per name, into the classes: the pairwise formula of Chan et al. in unbiased covariances."""
-        between = []  # "shared": what the known classes' shifted means add to the scatter
-        for k, name in enumerate(names):
-            if name not in self._index:
-                rows = {"count": count[k], "mean": mean[k]} | {key: rows[k] for key, rows in spread.items()}
-                self._append(name, rows)
-                continue
-            i = self._index[name]
-            old, fresh = int(self.count[i]), int(count[k])
-            total = old + fresh
-            shift = mean[k] - self.mean[i]
-            kept, added = (old - 1) / (total - 1), (fresh - 1) / (total - 1)
-            moved = old * fresh / total / (total - 1)
-            step = shift.to(self.dtype)
-            if self.form == "full":
-                self._used["full"][i].mul_(kept).add_(spread["full"][k], alpha=added)
-                self._used["full"][i].add_(torch.outer(step, step), alpha=moved)
-            if "diagonal" in spread:
-                self._used["diagonal"][i].mul_(kept).add_(spread["diagonal"][k], alpha=added)
-                self._used["diagonal"][i].addcmul_(step, step, value=moved)
-            if self.form == "lowrank":
-                parts = (
-                    kept**0.5 * self._used["factor"][i],
-                    added**0.5 * spread["factor"][k],
-                    moved**0.5 * step[:, None],
-                )
-                self._used["factor"][i] = self._leading(torch.cat(parts, 1), self._used["diagonal"][i])
-            if self.form == "shared":
-                between.append(step * math.sqrt(old * fresh / total))
-                self._freedom += 1  # two groups become one: one mean less to estimate
-            self._used["mean"][i] += shift * (fresh / total)
-            self._used["count"][i] = total
-        if between:
-            steps = torch.stack(between)
+        """Merge groups, one per name, into the classes: all that can fail first, then the change."""
+        groups = [
+            {"count": count[k], "mean": mean[k]} | {key: rows[k] for key, rows in spread.items()} for k in range(len(names))
+        ]
+        known = [k for k, name in enumerate(names) if name in self._index]
+        added = [k for k, name in enumerate(names) if name not in self._index]
+        self._reserve(len(added))
+        shifts = [mean[k] - self.mean[self._index[names[k]]] for k in known]
+        merged = [self._merged(self._index[names[k]], groups[k], shift) for k, shift in zip(known, shifts, strict=True)]
+        if self.form == "shared" and known:  # the known classes' means move: two groups become one, with one mean less
+            olds, fresh = self.count[[self._index[names[k]] for k in known]].double(), count[known].double()
+            reach = (olds * fresh / (olds + fresh)).sqrt()
+            steps = (torch.stack(shifts) * reach[:, None].to(self.device)).to(self.dtype)
             self._scatter.addmm_(steps.T, steps)
+            self._freedom += len(known)
+        targets = [self._index[names[k]] for k in known] + list(range(len(self), len(self) + len(added)))
+        for target, rows in zip(targets, merged + [groups[k] for k in added], strict=True):
+            for key, value in rows.items():
+                self._used[key][target] = value
+        self.classes += [names[k] for k in added]
+        self._index = {name: i for i, name in enumerate(self.classes)}
 
-    def _append(self, name: Label, rows: dict[str, Tensor]) -> None:
-        row = len(self)
-        for key, value in rows.items():
-            buffer = self._used[key]
-            if row == len(buffer):
-                spare = max(1, row // 4)  # so that classes that come one by one do not copy everything each time
-                grown = torch.cat([buffer, buffer.new_zeros(spare, *buffer.shape[1:])])
-                self._used[key] = grown
-            self._used[key][row] = value
-        self._index[name] = row
-        self.classes.append(name)
+    def _merged(self, row: int, group: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
+        """The pairwise formula of Chan et al., in unbiased covariances: a known class and a group of more samples of it."""
+        old, fresh = int(self.count[row]), int(group["count"])
+        total = old + fresh
+        kept, added = (old - 1) / (total - 1), (fresh - 1) / (total - 1)
+        moved = old * fresh / total / (total - 1)
+        step = shift.to(self.dtype)
+        mine = {key: rows[row] for key, rows in self._used.items()}
+        result = {"count": torch.tensor(total), "mean": mine["mean"] + shift * (fresh / total)}
+        if self.form == "full":
+            result["full"] = (mine["full"] * kept).add_(group["full"], alpha=added)
+            result["full"].add_(torch.outer(step, step), alpha=moved)
+        if "diagonal" in group:
+            result["diagonal"] = (mine["diagonal"] * kept).add_(group["diagonal"], alpha=added)
+            result["diagonal"].addcmul_(step, step, value=moved)
+        if self.form == "lowrank":
+            parts = kept**0.5 * mine["factor"], added**0.5 * group["factor"], moved**0.5 * step[:, None]
+            result["factor"] = self._leading(torch.cat(parts, 1), result["diagonal"])
+        return result
+
+    def _reserve(self, more: int) -> None:
+        """Room for `more` classes and some to spare, so that classes that come one by one do not copy everything each time."""
+        needed = len(self) + more
+        for key, buffer in self._used.items():
+            if needed > len(buffer):
+                spare = buffer.new_zeros(needed + len(self) // 4 - len(buffer), *buffer.shape[1:])
+                self._used[key] = torch.cat([buffer, spare])
 
     def _leading(self, factor: Tensor, variances: Tensor) -> Tensor:
         """The `rank` strongest columns of a factor (d, m), rotated to be orthogonal; zeros fill up.

@@ -10,6 +10,8 @@ class Whitener:
     """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each."""
 
     def __init__(self, spread: Tensor) -> None:
+        if not bool(torch.isfinite(spread).all()):
+            raise ValueError("the covariances are not finite: the features are too large, or a margin or ridge is.")
         variances = spread if spread.ndim == 1 else spread.diagonal(dim1=-2, dim2=-1)
         variances = torch.where(variances > 0, variances, 1.0)  # nothing varies there, so any unit will do
         if spread.ndim == 1:
@@ -18,8 +20,10 @@ class Whitener:
             return
         unit = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
         floor = torch.finfo(spread.dtype).eps  # a share of each variance, so that the features' units do not matter
+        raised = spread.clone()
         while True:
-            self.root, failed = torch.linalg.cholesky_ex(spread + floor * torch.diag_embed(variances))
+            raised.diagonal(dim1=-2, dim2=-1).add_(variances, alpha=floor)
+            self.root, failed = torch.linalg.cholesky_ex(raised)
             if not bool(failed.any()):
                 break
             floor *= 10

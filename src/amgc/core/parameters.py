@@ -1,0 +1,57 @@
+"""What a user may choose, and the errors for what not."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any, get_args
+
+import numpy as np
+import torch
+
+from amgc.core.solver import Balance
+from amgc.core.statistics import Form
+
+CHOICES = {"covariance": get_args(Form), "balance": get_args(Balance), "dtype": ("float32", "float64")}
+
+
+class DeviceError(ValueError):
+    """The device is unknown, or not to be had on this machine."""
+
+
+def check_parameters(*, margin: Any, rank: Any, shrinkage: Any, standardize: Any, device: Any, **chosen: Any) -> None:
+    """Raise a ValueError that names the parameter, what it may be, and what it is."""
+    read_shrinkage(shrinkage)
+    for name, value in chosen.items():
+        if not (isinstance(value, str) and value in CHOICES[name]):
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}.")
+    if not (_is_number(margin) and 0 <= margin < math.inf):
+        raise ValueError(f"margin must be a number that is not negative, not {margin!r}.")
+    if not (isinstance(rank, int | np.integer) and rank >= 1):
+        raise ValueError(f"rank must be a whole number of at least 1, not {rank!r}.")
+    if not isinstance(standardize, bool | np.bool_):
+        raise ValueError(f"standardize must be True or False, not {standardize!r}.")
+    available(device)
+
+
+def read_shrinkage(shrinkage: Any) -> tuple[float, float] | None:
+    """Towards the pooled covariance and towards its diagonal; None for "auto"; one number is the former alone."""
+    if isinstance(shrinkage, str) and shrinkage == "auto":
+        return None
+    pair = (shrinkage, 0.0) if _is_number(shrinkage) else shrinkage
+    if isinstance(pair, tuple | list | np.ndarray) and len(pair) == 2 and all(_is_number(a) and 0 <= a <= 1 for a in pair):
+        return float(pair[0]), float(pair[1])
+    raise ValueError(f"shrinkage must be 'auto' or one or two numbers from 0 to 1, not {shrinkage!r}.")
+
+
+def available(device: Any) -> str:
+    """The name of a device that can be used here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise DeviceError(f"device {device!r} is not available here ({error}); use device='cpu'.") from error
+    return str(device)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
