@@ -159,7 +159,9 @@ def test_a_sound_pickle_of_something_else_is_refused(small: dict[str, Any]) -> N
 
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "*")  # a proxy does not reach this machine's own server
     folder = tmp_path_factory.mktemp("server")
 
     class Quiet(http.server.SimpleHTTPRequestHandler):

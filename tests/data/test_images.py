@@ -219,6 +219,7 @@ def test_options_are_the_keywords_of_a_source() -> None:
 
 
 def test_a_new_source_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources()  # the package's own modules register themselves when first imported: now, and not below
     monkeypatch.setattr("amgc.data.registry._sources", {})
 
     @source("nothing")
