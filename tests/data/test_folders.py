@@ -52,6 +52,11 @@ def test_train_and_test_folders_are_read_with_their_class_names(split: Path) -> 
     assert colours_match(dataset)
 
 
+def test_a_stray_pdf_in_a_class_folder_is_ignored(split: Path) -> None:
+    (split / "train" / "ant" / "leaflet.pdf").write_bytes(b"%PDF-1.4")
+    assert len(load(f"folder:{split}", size=8).train) == 9
+
+
 def test_val_serves_as_test(split: Path) -> None:
     (split / "test").rename(split / "val")
     assert len(load(f"folder:{split}", size=8).test) == 3
