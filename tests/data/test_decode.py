@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,8 @@ def test_an_unreadable_image_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(damaged()[name])
     with pytest.raises(CorruptImageError, match=name) as caught:
         decode(tmp_path / name, 16)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value) and (copy.path, copy.reason) == (caught.value.path, caught.value.reason)
     assert "on_corrupt" in str(caught.value) and caught.value.path == str(tmp_path / name)
 
 

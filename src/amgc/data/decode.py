@@ -38,6 +38,9 @@ class CorruptImageError(ValueError):
         self.path = path
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[CorruptImageError], tuple[str, str]]:
+        return type(self), (self.path, self.reason)  # pickle would call it with the message alone
+
 
 def decode(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
     """The picture in a file as RGB (3, size, size): upright, shorter side scaled to `size`, centre cut out."""
