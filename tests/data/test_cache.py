@@ -146,9 +146,14 @@ def test_clear_removes_the_caches_of_a_folder_or_all_and_nothing_else(pets: Path
     mine = own_cache / "images" / "holiday" / "beach" / "manifest.json"
     mine.parent.mkdir(parents=True)
     mine.write_text("")
-    assert cache.clear(tmp_path) == 0 and cache.clear(pets) == 2 and cache.clear(pets) == 0
+    assert cache.clear(pets / "ant") == 0 and cache.clear(pets) == 2 and cache.clear(pets) == 0
     assert len(list(own_cache.rglob("pixels-*.npy"))) == 1
     assert cache.clear(cache=tmp_path) == 0 and cache.clear() == 1
+    reds(pets)
+    assert cache.clear(tmp_path) == 1, "what was loaded from a folder inside"
+    reds(pets)
+    next(own_cache.rglob("pixels-*.npy")).with_name("manifest.json").write_text("damaged")
+    assert cache.clear(pets) == 1
     assert [path for path in own_cache.rglob("*") if path.is_file()] == [mine]
 
 

@@ -65,23 +65,34 @@ def clear(
     root: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Remove the decoded copies of the images below `root`, of all images without it; returns how many caches it were.
+    """Remove the decoded copies of the images in or below `root`, of all without it; returns how many caches it were.
 
     cache : the folder that `load` was given as its cache; the default one without it. Nothing else in it is touched.
     """
     images = (default_folder() if cache is None else Path(cache)) / "images"
     count = 0
-    for place in images.glob("*" if root is None else _place(Path(root).resolve())):
-        for home in place.glob("*"):
-            if not (HASH.fullmatch(place.name) and HASH.fullmatch(home.name) and home.is_dir()):
-                continue  # not ours: the folder may be one with other things in it
-            for path in [home / "manifest.json", *home.glob("pixels-*.npy"), *home.glob(".*.partial")]:
-                path.unlink(missing_ok=True)
-            count += 1
-            for folder in (home, place):
-                with contextlib.suppress(OSError):  # there is more in it
-                    folder.rmdir()
+    for home in sorted(images.glob("*/*")):
+        if not (HASH.fullmatch(home.parent.name) and HASH.fullmatch(home.name) and home.is_dir()):
+            continue  # not ours: the folder may be one with other things in it
+        if root is not None and not _is_of(home, Path(root).resolve()):
+            continue
+        for path in [home / "manifest.json", *home.glob("pixels-*.npy"), *home.glob(".*.partial")]:
+            path.unlink(missing_ok=True)
+        count += 1
+        for folder in (home, home.parent):
+            with contextlib.suppress(OSError):  # there is more in it
+                folder.rmdir()
     return count
+
+
+def _is_of(home: Path, root: Path) -> bool:
+    """Whether a cache is of images in `root`, by its place, or below it, by its manifest."""
+    if home.parent.name == _place(root):
+        return True
+    try:
+        return root in Path(json.loads((home / "manifest.json").read_text())["root"]).parents
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def read_files(
