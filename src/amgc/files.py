@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +41,33 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     header = json.loads(json.dumps(header, default=_plain))
     text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
+    with atomic(path) as temporary:
+        temporary.write_bytes(safetensors.torch.save(tensors, metadata={"amgc": text}))
+
+
+@contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary file beside `path`, to be written in the block; it takes the place of `path` at the end, on the disk
+    and with ordinary permissions, or it is removed if the block fails.
+    """
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(
             f"there is no folder {os.fspath(target.parent)!r} to write {target.name!r} into; make it first."
         )
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
+    os.close(handle)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(safetensors.torch.save(tensors, metadata={"amgc": text}))
-            file.flush()
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; a model file is an ordinary one
         os.replace(temporary, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

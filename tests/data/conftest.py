@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from amgc.data import cache
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("AMGC_CACHE", str(folder))
+    monkeypatch.setattr(cache, "SPARE", 0)  # the tests run on a nearly full disk as well
     return folder
 
 

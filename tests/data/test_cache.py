@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,95 @@ def test_changed_files_are_decoded_again(
         os.utime(target, ns=(1, 1))
     with caplog.at_level(logging.WARNING, "amgc.data"):
         assert reds(pets) == sorted(expected)
-    assert "made anew: files were added, removed or changed" in caplog.text
-    parts(own_cache)  # exactly one array is left
+    if change in ("content", "touched"):
+        assert "made anew: files were changed" in caplog.text
+        parts(own_cache)  # exactly one array is left
+    else:
+        assert "has other caches (1)" in caplog.text and "clear" in caplog.text
+    assert cache.clear(pets) and not list(own_cache.rglob("*.npy"))
+
+
+def test_two_lists_of_classes_in_one_folder_do_not_evict_each_other(
+    tmp_path: Path, paint: Callable[..., Path], decoded: Counter
+) -> None:
+    for split in ("train", "val"):
+        for name in ("ant", "bee", "owl"):
+            paint(tmp_path / split / name / "x.png")
+    for names in ("ant bee", "bee owl", "ant bee", "bee owl"):
+        (tmp_path / "list.txt").write_text("\n".join(names.split()))
+        load("imagenet-subset", tmp_path, classes=str(tmp_path / "list.txt"), size=8)
+    assert decoded.count == 8
+
+
+def test_another_spelling_of_the_folder_finds_its_cache(pets: Path, decoded: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    reds(pets)
+    monkeypatch.chdir(pets)
+    assert reds(Path(".")) == EXPECTED and reds(Path("../pets")) == EXPECTED and decoded.count == 12
+
+
+def test_another_pillow_decodes_again(
+    pets: Path, decoded: Counter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reds(pets)
+    monkeypatch.setattr("PIL.__version__", "99.0")
+    assert reds(pets) == EXPECTED and decoded.count == 24
+    assert "and this is 99.0" in caplog.text
+
+
+def test_a_folder_whose_name_is_not_utf8_has_a_cache(pets: Path, decoded: Counter) -> None:
+    strange = pets.with_name(os.fsdecode(b"caf\xe9"))
+    try:
+        pets.rename(strange)
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    assert reds(strange) == EXPECTED and reds(strange) == EXPECTED and decoded.count == 12
+    assert cache.clear(strange) == 1
+
+
+def test_clear_removes_the_caches_of_a_folder_or_all_and_nothing_else(pets: Path, own_cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(pets, tmp_path / "more")
+    reds(pets)
+    load(f"folder:{pets}", size=4)
+    reds(tmp_path / "more")
+    mine = own_cache / "images" / "holiday" / "beach" / "manifest.json"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("")
+    assert cache.clear(pets / "ant") == 0 and cache.clear(pets) == 2 and cache.clear(pets) == 0
+    assert len(list(own_cache.rglob("pixels-*.npy"))) == 1
+    assert cache.clear(cache=tmp_path) == 0 and cache.clear() == 1
+    reds(pets)
+    assert cache.clear(tmp_path) == 1, "what was loaded from a folder inside"
+    reds(pets)
+    next(own_cache.rglob("pixels-*.npy")).with_name("manifest.json").write_text("damaged")
+    assert cache.clear(pets) == 1
+    assert [path for path in own_cache.rglob("*") if path.is_file()] == [mine]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+def test_cache_files_have_ordinary_permissions(pets: Path, own_cache: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        reds(pets)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in parts(own_cache)] == [0o640, 0o640]
+
+
+def test_a_file_that_the_disk_does_not_give_is_no_failure_of_the_cache(
+    pets: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = decode.decode
+
+    def failing(path: Any, size: int) -> Any:
+        if str(path).endswith("bee/3.png"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return original(path, size)
+
+    monkeypatch.setattr(decode, "decode", failing)
+    with pytest.raises(OSError, match=r"bee/3\.png") as caught:
+        reds(pets, on_corrupt="skip")
+    assert caught.value.errno == errno.EIO and "not cached" not in caplog.text
+    assert not [path for path in own_cache.rglob("*") if path.is_file()]
 
 
 def truncate(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import http.client
 import http.server
 import io
 import os
@@ -105,6 +106,9 @@ def test_a_missing_file_is_named_with_where_it_was_looked_for(small: dict[str, A
         load("cifar100", small["root"])
     for part in (str(small["root"]), "lacks meta", "download=True", cifar.URL):
         assert part in str(caught.value)
+    for form, missing in (("python", "meta"), ("binary", r"test\.bin")):
+        with pytest.raises(FileNotFoundError, match=rf"cifar-100-{form}' lacks {missing}\."):
+            load("cifar100", small["root"] / f"cifar-100-{form}")
 
 
 def test_without_root_the_folder_of_the_environment_is_used(small: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +163,9 @@ def test_a_sound_pickle_of_something_else_is_refused(small: dict[str, Any]) -> N
 
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "*")  # a proxy does not reach this machine's own server
     folder = tmp_path_factory.mktemp("server")
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -212,6 +218,14 @@ def test_a_wrong_or_failed_download_leaves_nothing(
     monkeypatch.setattr(cifar, "URL", url + "x")
     with pytest.raises(OSError, match="could not be downloaded"):
         load("cifar100", root, download=True)
+    for error in (http.client.IncompleteRead(b"half"), http.client.BadStatusLine("noise")):
+
+        def broken(*_: Any, error: Exception = error, **__: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr("urllib.request.urlopen", broken)
+        with pytest.raises(OSError, match="could not be downloaded"):
+            load("cifar100", root, download=True)
     assert list(root.iterdir()) == []
 
 

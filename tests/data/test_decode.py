@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
+from amgc.data import decode as module
 from amgc.data.decode import CorruptImageError, Files, decode, list_images
 
 
@@ -106,6 +111,8 @@ def test_an_unreadable_image_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(damaged()[name])
     with pytest.raises(CorruptImageError, match=name) as caught:
         decode(tmp_path / name, 16)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value) and (copy.path, copy.reason) == (caught.value.path, caught.value.reason)
     assert "on_corrupt" in str(caught.value) and caught.value.path == str(tmp_path / name)
 
 
@@ -118,6 +125,52 @@ def test_values_without_a_known_range_are_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_missing_and_not_corrupt(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         decode(tmp_path / "gone.png", 4)
+
+
+class Broken(io.BytesIO):
+    """A file on a disk that fails when it is read."""
+
+    def read(self, *_: Any) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
+def test_what_the_disk_does_wrong_is_no_corrupt_image(
+    code: int, tmp_path: Path, paint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    path = paint(tmp_path / "x.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "open", refused if code != errno.EIO else lambda *_: Broken(), raising=False)
+        with pytest.raises(OSError) as caught:
+            decode(path, 4)
+        assert caught.value.errno == code
+    monkeypatch.setattr(Image, "open", lambda *_, **__: refused())
+    with pytest.raises(OSError) as caught:
+        decode(path, 4)
+    assert caught.value.errno == code
+
+
+def test_postscript_in_disguise_is_corrupt_and_never_interpreted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "x.eps")
+    (tmp_path / "x.eps").rename(tmp_path / "x.jpg")
+    assert Image.open(tmp_path / "x.jpg").format == "EPS"
+
+    def reached(*_: Any, **__: Any) -> None:
+        pytest.fail("the EPS plugin was reached")
+
+    monkeypatch.setattr(EpsImagePlugin.EpsImageFile, "_open", reached)
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", reached)
+    with pytest.raises(CorruptImageError, match=r"x\.jpg.*none of JPEG, PNG"):
+        decode(tmp_path / "x.jpg", 4)
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "jpeg"])
+def test_a_compressed_tiff_is_read(compression: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.tif", Image.new("RGB", (16, 16), (9, 9, 9)), compression=compression)
+    assert np.abs(decode(path, 16).astype(int) - 9).max() <= 1
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -134,5 +187,6 @@ def test_hidden_files_and_other_files_do_not_count(tmp_path: Path, paint: Callab
     paint(tmp_path / ".hidden.png")
     paint(tmp_path / ".cache" / "c.png")
     (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "Thumbs.db").write_bytes(b"")
+    for name in ("Thumbs.db", "leaflet.pdf", "figure.eps", "features.h5", "film.mpg"):
+        (tmp_path / name).write_bytes(b"")
     assert list_images(tmp_path) == sorted(wanted)

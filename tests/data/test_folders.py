@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,11 @@ def test_train_and_test_folders_are_read_with_their_class_names(split: Path) -> 
     assert dataset.class_names == ("ant", "bee", "owl") and dataset.name == "folder:split"
     assert len(dataset.train) == 9 and len(dataset.test) == 3 and dataset.train.shape == (3, 8, 8)
     assert colours_match(dataset)
+
+
+def test_a_stray_pdf_in_a_class_folder_is_ignored(split: Path) -> None:
+    (split / "train" / "ant" / "leaflet.pdf").write_bytes(b"%PDF-1.4")
+    assert len(load(f"folder:{split}", size=8).train) == 9
 
 
 def test_val_serves_as_test(split: Path) -> None:
@@ -155,8 +161,17 @@ def test_images_are_in_memory_when_they_fit_and_else_on_disk_or_decoded(pets: Pa
 
 def test_a_task_of_files_lists_no_file_of_another_task(pets: Path) -> None:
     dataset = load(f"folder:{pets}", size=8, cache=False, memory=0)
-    task = TaskStream(dataset, (2, 0, 1), (1, 1, 1), budget=0).train(0)
+    task = TaskStream(dataset, (2, 0, 1), (1, 1, 1)).train(0)
     assert isinstance(task.pixels, Files) and all("owl" in path for path in task.pixels.paths)
+
+
+def test_a_task_is_kept_in_memory_within_what_load_was_given(pets: Path) -> None:
+    one = 8 * 3 * 8 * 8  # the training images of a class
+    for memory, kind in ((one - 1, Mapped), (one, InMemory)):
+        stream = TaskStream(load(f"folder:{pets}", size=8, memory=memory), (2, 0, 1), (1, 2))
+        assert type(stream.train(0).pixels) is kind and type(stream.train(1).pixels) is Mapped
+    stream = TaskStream(load(f"folder:{pets}", size=8, memory=0), (2, 0, 1), (1, 2), budget=one)
+    assert type(stream.train(0).pixels) is InMemory
 
 
 @pytest.fixture
@@ -217,6 +232,17 @@ def test_the_stored_class_list_is_numpys_shuffle_with_seed_1993() -> None:
     np.random.shuffle(order)
     np.random.set_state(state)
     assert folders.subset_places() == order[:100].tolist()
+
+
+def test_the_class_list_may_have_the_line_ends_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = folders.subset_places()
+    content = (resources.files("amgc.data") / folders.LIST).read_bytes()
+    (tmp_path / folders.LIST).write_bytes(content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
+    monkeypatch.setattr(folders.resources, "files", lambda _: tmp_path)
+    assert folders.subset_places() == expected
+    (tmp_path / folders.LIST).write_bytes(content.replace(b"894", b"89x"))
+    with pytest.raises(ValueError, match="has been changed"):
+        folders.subset_places()
 
 
 def test_a_changed_class_list_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

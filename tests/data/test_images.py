@@ -108,6 +108,8 @@ def test_a_class_without_images_is_refused_by_its_name() -> None:
     both, one = Images.of(numbered(2), [0, 1]), Images.of(numbered(2), [0, 0])
     with pytest.raises(ValueError, match="'dog' has no test images"):
         Dataset(both, one, ("cat", "dog"), "pets")
+    with pytest.raises(ValueError, match="pets: there are no test images at all"):
+        Dataset(both, Images.of(numbered(0), []), ("cat", "dog"), "pets")
     with pytest.raises(ValueError, match="go up to 1 for 1"):
         Dataset(both, both, ("cat",), "pets")
     with pytest.raises(ValueError, match="same name"):
@@ -168,6 +170,7 @@ def test_npz_labels_may_be_words_or_any_numbers(tmp_path: Path) -> None:
     assert dataset.class_names == ("ant", "owl") and dataset.train.labels.tolist() == [1, 0, 1, 0]
     dataset = load(npz(tmp_path, train_y=[70, 30, 70, 30], test_y=[30, 70]))
     assert dataset.class_names == ("30", "70") and dataset.test.labels.tolist() == [0, 1]
+    assert load(npz(tmp_path, class_names=np.array([b"no", "né".encode()]))).class_names == ("no", "né")
     dataset = load(npz(tmp_path, class_names=["no", "yes"]))
     assert dataset.class_names == ("no", "yes") and dataset.test.labels.tolist() == [1, 0]
 
@@ -219,6 +222,7 @@ def test_options_are_the_keywords_of_a_source() -> None:
 
 
 def test_a_new_source_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources()  # the package's own modules register themselves when first imported: now, and not below
     monkeypatch.setattr("amgc.data.registry._sources", {})
 
     @source("nothing")

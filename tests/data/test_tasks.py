@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amgc.data import Dataset, Images, TaskStream, class_order, order_of, split_tasks
@@ -35,6 +35,7 @@ def test_class_order_leaves_numpys_global_state_alone() -> None:
     assert np.random.rand() == expected
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1))
 def test_class_order_is_numpys_legacy_permutation(count: int, seed: int) -> None:
     state = np.random.get_state()
@@ -48,6 +49,7 @@ def test_no_seed_keeps_the_natural_order() -> None:
     assert class_order(4, None) == (0, 1, 2, 3)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 60))
 def test_first_and_increment_split_as_pycil_does(count: int, first: int, increment: int) -> None:
     if first > count:
@@ -62,6 +64,7 @@ def test_first_and_increment_split_as_pycil_does(count: int, first: int, increme
     assert split_tasks(count, first=first, increment=increment) == tuple(expected)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_equal_tasks_are_equal_or_refused_with_a_number_that_works(count: int, tasks: int) -> None:
     if count % tasks == 0:
@@ -100,6 +103,7 @@ def test_one_task_and_one_class_tasks_are_possible() -> None:
     assert split_tasks(7, increment=10) == (7,)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_tasks_partition_the_training_images_and_labels_follow_the_order(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 12))

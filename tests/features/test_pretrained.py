@@ -25,12 +25,16 @@ def timm() -> Iterator[ModuleType]:
     library = torch.library.Library("torchvision", "FRAGMENT")  # the operators live as long as this does
     try:
         importlib.import_module("torchvision")
-    except (RuntimeError, ImportError):
+    except Exception:  # a torchvision of another build raises what it likes
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[name]
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    yield importlib.import_module("timm")
+    try:
+        module = importlib.import_module("timm")
+    except Exception as error:  # a broken torchvision, huggingface_hub or safetensors: nothing that amgc could mend
+        pytest.skip(f"timm does not import: {error!r}")
+    yield module
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

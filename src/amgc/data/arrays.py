@@ -103,7 +103,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 def _labels(arrays: dict[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
     train, test = arrays["train_y"].reshape(-1), arrays["test_y"].reshape(-1)
     if "class_names" in arrays:
-        names = tuple(str(entry) for entry in arrays["class_names"].tolist())
+        names = _text(arrays["class_names"])
         for split, labels in (("train_y", train), ("test_y", test)):
             if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
                 raise ValueError(f"{name}: {split} must be indices into the {len(names)} class_names.")
@@ -114,8 +114,11 @@ def _labels(arrays: dict[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int6
     strange = np.setdiff1d(test, classes)
     if len(strange):
         raise ValueError(f"{name}: class {strange[0].item()!r} is in test_y and not in train_y.")
-    names = tuple(entry.decode() if isinstance(entry, bytes) else str(entry) for entry in classes.tolist())
-    return np.searchsorted(classes, train), np.searchsorted(classes, test), names
+    return np.searchsorted(classes, train), np.searchsorted(classes, test), _text(classes)
+
+
+def _text(names: NDArray[Any]) -> tuple[str, ...]:
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.reshape(-1).tolist())
 
 
 def _samples(x: NDArray[Any], what: str, layout: str, scale: NDArray[Any] | None) -> NDArray[Any]:

@@ -142,7 +142,11 @@ class Augment:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Augment:
-        """The values for a data set: PyCIL's (utils/data.py) where PyCIL has it."""
+        """The values for a data set: PyCIL's (utils/data.py) where PyCIL has it.
+
+        Two things differ from what others do: ImageNet-Subset's random resized crop is cut from the stored square of 256
+        pixels (PyCIL's: from the whole photograph), and Tiny-ImageNet is tested at 64 pixels, without CenterCrop(56).
+        """
         if dataset.is_features:
             return cls(0, (), ())
         channels, size, _ = dataset.train.shape

@@ -1,34 +1,43 @@
 """Decoded images on disk: one uint8 array, so that image files are decoded once and not in every run.
 
-A cache is a folder with `manifest.json` and one `pixels-*.npy` (n, 3, size, size). The manifest has the fingerprint of
-the files (paths, sizes, modification times), of the image size and of this format, and a checksum per block of rows. It
-is written last and renamed into place: an interrupted or full-disk write leaves the former cache or none. Whatever does
-not match is decoded again, with a message that says why.
+A cache is a folder with `manifest.json` and one `pixels-*.npy` (n, 3, size, size). Its name is a hash of the image folder,
+the size and the set of files: two lists of classes in one folder have a cache each. The manifest has the fingerprint of
+the files (paths, sizes, modification times), of Pillow and of this format, and a checksum per block of rows. It is
+written last and renamed into place: an interrupted or full-disk write leaves the former cache or none. Whatever does not
+match is decoded again, with a message that says why.
+
+**Privacy.** A cache holds a decoded copy of every image, and it stays when the images are deleted. It lies below `images`
+in $AMGC_CACHE, or else in `amgc` in the user's cache folder ($XDG_CACHE_HOME or ~/.cache), with the permissions that the
+umask gives. `load(…, cache=False)` writes none; `clear(root)` removes those of one image folder, `clear()` all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
-import tempfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import torch
 from numpy.typing import NDArray
 
 from amgc.data.decode import CorruptImageError, Files
 from amgc.data.images import Images, InMemory, Mapped, Pixels, in_memory, size_in_bytes
+from amgc.files import atomic
 
 VERSION = 1  # of the format and of how pixels are made from files; a change makes old caches stale
 BLOCK = 1024  # rows per checksum
+HASH = re.compile("[0-9a-f]{16}")  # what the folders of a cache are called
 SPARE = 1 << 30  # bytes of the disk that a cache leaves free
 log = logging.getLogger("amgc.data")
 
@@ -37,11 +46,53 @@ class StaleCacheError(Exception):
     """The cache is not there, is of other files, or is damaged; the text says which."""
 
 
+class _ReadError(Exception):
+    """An image file that the disk does not give: told apart from an error in writing the cache."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def default_folder() -> Path:
     """$AMGC_CACHE, else `amgc` in the user's cache folder."""
     if os.environ.get("AMGC_CACHE"):
         return Path(os.environ["AMGC_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amgc"
+
+
+def clear(
+    root: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+) -> int:
+    """Remove the decoded copies of the images in or below `root`, of all without it; returns how many caches it were.
+
+    cache : the folder that `load` was given as its cache; the default one without it. Nothing else in it is touched.
+    """
+    images = (default_folder() if cache is None else Path(cache)) / "images"
+    count = 0
+    for home in sorted(images.glob("*/*")):
+        if not (HASH.fullmatch(home.parent.name) and HASH.fullmatch(home.name) and home.is_dir()):
+            continue  # not ours: the folder may be one with other things in it
+        if root is not None and not _is_of(home, Path(root).resolve()):
+            continue
+        for path in [home / "manifest.json", *home.glob("pixels-*.npy"), *home.glob(".*.partial")]:
+            path.unlink(missing_ok=True)
+        count += 1
+        for folder in (home, home.parent):
+            with contextlib.suppress(OSError):  # there is more in it
+                folder.rmdir()
+    return count
+
+
+def _is_of(home: Path, root: Path) -> bool:
+    """Whether a cache is of images in `root`, by its place, or below it, by its manifest."""
+    if home.parent.name == _place(root):
+        return True
+    try:
+        return root in Path(json.loads((home / "manifest.json").read_text())["root"]).parents
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def read_files(
@@ -106,9 +157,11 @@ def _decode_once(files: Files, keep: bool) -> tuple[Pixels, list[CorruptImageErr
 
 def _cached(root: Path, files: Files, folder: Path, memory: int) -> tuple[Mapped, list[CorruptImageError], list[int]] | None:
     """The cache of these files, made or made anew if need be; None if it cannot be written."""
+    names = _names(root, files)
     root = root.resolve()
-    home = folder / "images" / hashlib.sha256(f"{root}\n{files.size}".encode()).hexdigest()[:16]
-    fingerprint = _fingerprint(root, files)
+    chosen = hashlib.sha256(b"\0".join([str(files.size).encode(), *names]))
+    home = folder / "images" / _place(root) / chosen.hexdigest()[:16]
+    fingerprint = _fingerprint(root, names, files)
     try:
         manifest = _read_manifest(home, fingerprint, files)
         array = _open(home, manifest, check_all=size_in_bytes(files) <= memory)
@@ -117,19 +170,32 @@ def _cached(root: Path, files: Files, folder: Path, memory: int) -> tuple[Mapped
             log.warning("the cache of %s is made anew: %s", root, reason)
         try:
             manifest = _write(home, root, files, fingerprint)
-        except OSError as error:
+            array = _open(home, manifest, check_all=False)
+        except _ReadError as wrapped:
+            raise wrapped.error from None
+        except (OSError, StaleCacheError) as error:
             log.warning("images of %s are not cached and have to be decoded in every run: %s", root, error)
             return None
-        array = _open(home, manifest, check_all=False)
     errors = [CorruptImageError(files.paths[bad["row"]], bad["reason"]) for bad in manifest["corrupt"]]
     return Mapped(array), errors, [bad["row"] for bad in manifest["corrupt"]]
 
 
-def _fingerprint(root: Path, files: Files) -> str:
-    digest = hashlib.sha256(f"{VERSION} {files.size} {root}\n".encode())
-    for path in files.paths:
+def _place(root: Path) -> str:
+    """The name of the folder with all caches of an image folder."""
+    return hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+
+
+def _names(root: Path, files: Files) -> list[bytes]:
+    """The paths below `root`, as the file system has them: bytes, which need not be UTF-8."""
+    start = os.path.join(root, "")
+    return [os.fsencode(path.removeprefix(start)) for path in files.paths]
+
+
+def _fingerprint(root: Path, names: Sequence[bytes], files: Files) -> str:
+    digest = hashlib.sha256(f"{VERSION} {PIL.__version__} {files.size} ".encode() + os.fsencode(root) + b"\n")
+    for name, path in zip(names, files.paths, strict=True):
         status = os.stat(path)
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        digest.update(name + f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -138,8 +204,10 @@ def _read_manifest(home: Path, fingerprint: str, files: Files) -> dict[str, Any]
         manifest = json.loads((home / "manifest.json").read_text())
         if manifest["version"] != VERSION:
             raise StaleCacheError(f"it has version {manifest['version']}, not {VERSION}")
+        if manifest["pillow"] != PIL.__version__:
+            raise StaleCacheError(f"it was decoded by Pillow {manifest['pillow']}, and this is {PIL.__version__}")
         if manifest["fingerprint"] != fingerprint:
-            raise StaleCacheError("files were added, removed or changed")
+            raise StaleCacheError("files were changed")
         whole = manifest["shape"] == [len(files), *files.shape] and len(manifest["crc32"]) == -(-len(files) // BLOCK)
         sound = all(0 <= bad["row"] < len(files) and isinstance(bad["reason"], str) for bad in manifest["corrupt"])
         if not (whole and sound and Path(manifest["pixels"]).name == manifest["pixels"]):
@@ -176,9 +244,12 @@ def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, 
     free = shutil.disk_usage(home).free
     if needed + SPARE > free:
         raise OSError(f"the cache needs {needed / 1e9:.1f} GB and {home} has {free / 1e9:.1f} GB free")
+    if others := sum(path.parent != home for path in home.parent.glob("*/manifest.json")):
+        log.warning("%s has other caches (%d), of other sizes or files; amgc.data.cache.clear removes them", root, others)
     log.info("decoding %d images of %s into %s (%.2f GB, once)", len(files), root, home, needed / 1e9)
     manifest: dict[str, Any] = {
         "version": VERSION,
+        "pillow": PIL.__version__,
         "root": str(root),
         "fingerprint": fingerprint,
         "shape": [len(files), *files.shape],
@@ -186,38 +257,33 @@ def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, 
         "corrupt": [],
         "crc32": [],
     }
-    for left in home.glob(".*.partial"):  # of a process that was killed: a live one has just written to its own
+    for left in home.parent.glob("*/.*.partial"):  # of a process that was killed: a live one has just written to its own
         if time.time() - left.stat().st_mtime > 3600:
             left.unlink(missing_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=home, prefix=".pixels-", suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            shape = (len(files), *files.shape)
-            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-            nothing = np.zeros(files.shape, dtype=np.uint8)
-            crc = 0
-            for row, pixels in enumerate(files.each(range(len(files)))):
-                if isinstance(pixels, CorruptImageError):
-                    manifest["corrupt"].append({"row": row, "reason": pixels.reason})
-                    pixels = nothing
-                crc = zlib.crc32(pixels.data, crc)
-                file.write(pixels.data)
-                if (row + 1) % BLOCK == 0 or row + 1 == len(files):
-                    manifest["crc32"].append(crc)
-                    crc = 0
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, home / manifest["pixels"])
-        handle, temporary = tempfile.mkstemp(dir=home, prefix=".manifest-", suffix=".partial")
-        with os.fdopen(handle, "w") as text:
-            json.dump(manifest, text)
-            text.flush()
-            os.fsync(text.fileno())
-        os.replace(temporary, home / "manifest.json")
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with atomic(home / manifest["pixels"]) as temporary, temporary.open("wb") as file:
+        shape = (len(files), *files.shape)
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        nothing = np.zeros(files.shape, dtype=np.uint8)
+        crc = 0
+        for row, pixels in enumerate(_decoded(files)):
+            if isinstance(pixels, CorruptImageError):
+                manifest["corrupt"].append({"row": row, "reason": pixels.reason})
+                pixels = nothing
+            crc = zlib.crc32(pixels.data, crc)
+            file.write(pixels.data)
+            if (row + 1) % BLOCK == 0 or row + 1 == len(files):
+                manifest["crc32"].append(crc)
+                crc = 0
+    with atomic(home / "manifest.json") as temporary:
+        temporary.write_text(json.dumps(manifest))
     for old in home.glob("pixels-*.npy"):
         if old.name != manifest["pixels"]:
             old.unlink(missing_ok=True)
     return manifest
+
+
+def _decoded(files: Files) -> Iterator[NDArray[np.uint8] | CorruptImageError]:
+    try:
+        yield from files.each(range(len(files)))
+    except OSError as error:
+        raise _ReadError(error) from error

@@ -8,6 +8,7 @@ numpy's own unpickling runs.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import io
 import os
 import pickle
@@ -185,9 +186,11 @@ def _find(root: Path) -> Path | None:
 
 def _incomplete(root: Path) -> str:
     """Which file is missing, where a part of them is there."""
-    for folder, names in ((root / "cifar-100-python", [*PYTHON]), (root / "cifar-100-binary", [*BINARY, NAMES])):
+    python, binary = [*PYTHON], [*BINARY, NAMES]
+    inside = [(root / "cifar-100-python", python), (root / "cifar-100-binary", binary)]
+    for folder, names in (*inside, (root, python), (root, binary)):
         missing = [name for name in names if not (folder / name).is_file()]
-        if folder.is_dir() and missing:
+        if folder.is_dir() and missing and (folder != root or len(missing) < len(names)):
             return f" {str(folder)!r} lacks {', '.join(missing)}."
     return ""
 
@@ -203,7 +206,7 @@ def fetch(root: Path) -> Path:
                 while block := answer.read(1 << 20):
                     digest.update(block)
                     file.write(block)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:  # the latter: an answer that breaks off, or is no HTTP
             raise OSError(f"CIFAR-100 could not be downloaded from {URL}: {error}.") from error
         if digest.hexdigest() != ARCHIVE_MD5:
             raise ValueError(f"what {URL} sent is not the official archive: MD5 {digest.hexdigest()}, not {ARCHIVE_MD5}.")

@@ -7,6 +7,7 @@ small, threads only get in each other's way, and one is used (benchmarks/decode.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+# What is opened, by Pillow's names. Others stay shut: EPS starts Ghostscript; PDF, HDF5 or MPEG hold no single picture.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+
+
 class CorruptImageError(ValueError):
     """A file that should hold an image and cannot be read as one."""
 
@@ -33,21 +38,37 @@ class CorruptImageError(ValueError):
         self.path = path
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[CorruptImageError], tuple[str, str]]:
+        return type(self), (self.path, self.reason)  # pickle would call it with the message alone
+
 
 def decode(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
     """The picture in a file as RGB (3, size, size): upright, shorter side scaled to `size`, centre cut out."""
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
+    formats = _formats()
+    with open(path, "rb") as file:  # read here: what the disk does wrong is then no fault of the picture
+        content = io.BytesIO(file.read())
     try:
-        with Image.open(path) as image:
+        with Image.open(content, formats=formats) as image:
             # Resized before it is turned, a photograph costs less memory; but the centre crop must see it upright.
             upright = ImageOps.exif_transpose(image)
             picture = shorter_side(to_rgb(upright), size)
             return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
-    except (FileNotFoundError, PermissionError, IsADirectoryError, MemoryError):
-        raise  # about the file system or the machine, not about the picture
+    except UnidentifiedImageError as error:
+        raise CorruptImageError(os.fspath(path), f"it is none of {', '.join(formats)}") from error
     except Exception as error:  # Pillow's readers raise whatever the damage makes them stumble over
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+            raise  # about the machine, not about the picture: Pillow's own errors have no errno
         raise CorruptImageError(os.fspath(path), f"{type(error).__name__}: {error}") from error
+
+
+def _formats() -> list[str]:
+    """Those of `FORMATS` that this Pillow has a reader for (AVIF came late; MPO is read by JPEG's)."""
+    from PIL import Image
+
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
 
 
 def to_rgb(image: Image) -> Image:
@@ -156,7 +177,7 @@ def list_images(folder: Path) -> list[Path]:
     """
     from PIL import Image
 
-    suffixes = Image.registered_extensions()
+    suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
     found: list[Path] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

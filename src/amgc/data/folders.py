@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, which PyCIL and its Tiny-ImageNet forks use
 LIST = "imagenet-subset.txt"
-LIST_SHA256 = "279a125ca78384f02e5e2a5bf41e70df275752692d98fcfc5e819adc9c29f77e"
+LIST_SHA256 = "ecf5d7fa5ccc89af1d9c8fb84a00d058b4919b47bb1bbcdee28e6f26417f74ab"  # of the numbers, a blank between them
 
 
 class Reading(TypedDict):
@@ -85,7 +85,8 @@ def tiny_imagenet(
     """Tiny-ImageNet: 110,000 photographs of 64 × 64 pixels, 200 classes; the official archive, as unpacked.
 
     root : the folder with `tiny-imagenet-200`, or that folder itself. The official validation images are the test set,
-    as everywhere in the literature (the test labels are not public). Classes are numbered by their sorted wnids.
+    as everywhere in the literature (the test labels are not public). Classes are numbered by their sorted wnids. Tests
+    see all of the 64 × 64 pixels: there is no CenterCrop(56), with which some published numbers were made.
     """
     base = root / "tiny-imagenet-200" if (root / "tiny-imagenet-200").is_dir() else root
     advice = f"Tiny-ImageNet is looked for in {str(root.resolve())!r}; unpack the official tiny-imagenet-200.zip there."
@@ -126,7 +127,8 @@ def imagenet_subset(
     Of all 1,000 classes, those at the places in `imagenet-subset.txt` of the sorted wnids are taken: the first 100
     after numpy's shuffle with seed 1993, as in PyCIL and its forerunners (other lists are in use: results do not
     compare across lists). A folder of 100 classes is taken as it is. `classes` names a file with one wnid per line
-    instead. Images are kept at `size` 256, from which `Augment` cuts 224.
+    instead. Images are kept at `size` 256, from which `Augment` cuts 224. For tests that is PyCIL's Resize(256),
+    CenterCrop(224); in training the random resized crop is cut from the stored square, PyCIL's from the whole photograph.
     """
     from amgc.data.decode import list_folders
 
@@ -161,10 +163,11 @@ def imagenet_subset(
 
 def subset_places() -> list[int]:
     """The 100 of 1,000 places that make ImageNet-Subset, from the package's file, whose sum is checked."""
-    content = resources.files("amgc.data").joinpath(LIST).read_bytes()
-    if hashlib.sha256(content).hexdigest() != LIST_SHA256:
+    lines = resources.files("amgc.data").joinpath(LIST).read_bytes().decode("ascii", "replace").splitlines()
+    numbers = [line.strip() for line in lines if not line.startswith("#")]
+    if hashlib.sha256(" ".join(numbers).encode()).hexdigest() != LIST_SHA256:
         raise ValueError(f"{LIST} of the amgc package has been changed; install the package again.")
-    return [int(line) for line in content.decode().splitlines() if not line.startswith("#")]
+    return [int(number) for number in numbers]
 
 
 def readable(wnids: Sequence[str], words: dict[str, str]) -> tuple[str, ...]:
@@ -244,4 +247,4 @@ def _assemble(
     for rows in (np.flatnonzero(~mask).tolist(), np.flatnonzero(mask).tolist()):
         splits.append(select(pixels, kept, rows, [entries[row][1] for row in rows], budget))
     skipped = tuple(error.path for error in errors)
-    return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped)
+    return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped, reading["memory"])

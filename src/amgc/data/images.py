@@ -200,6 +200,7 @@ class Dataset:
 
     mean, std : per channel, of pixel values scaled to [0, 1]; what `Augment` normalises with. Empty for features.
     skipped : unreadable image files that were left out (`on_corrupt="skip"`).
+    memory : bytes; what needs no more may be kept in memory. `TaskStream` asks this of each task.
     """
 
     train: Images
@@ -209,10 +210,13 @@ class Dataset:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     skipped: tuple[str, ...] = ()
+    memory: int = MEMORY
 
     def __post_init__(self) -> None:
         for split, images in (("train", self.train), ("test", self.test)):
-            count = torch.bincount(images.labels, minlength=len(self.class_names)) if len(images) else torch.zeros(1)
+            if not len(images):
+                raise ValueError(f"{self.name}: there are no {split} images at all; both splits need some of each class.")
+            count = torch.bincount(images.labels, minlength=len(self.class_names))
             if len(count) != len(self.class_names):
                 raise ValueError(f"{self.name}: {split} labels go up to {len(count) - 1} for {len(self.class_names)} classes.")
             if not bool((count > 0).all()):

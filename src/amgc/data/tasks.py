@@ -114,7 +114,7 @@ class TaskStream:
     dataset : where images and names come from.
     order : the classes to learn, as labels of the data set; it may leave classes out.
     sizes : classes per task; they sum to the length of the order.
-    budget : bytes; a task that needs no more is kept in memory.
+    budget : bytes; a task that needs no more is kept in memory. Default: the data set's `memory`.
     """
 
     def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int], budget: int | None = None) -> None:
@@ -130,7 +130,7 @@ class TaskStream:
         self.sizes = split_tasks(len(order), sizes=sizes)
         self.class_names = tuple(dataset.class_names[label] for label in order)
         self._dataset = dataset
-        self._budget = {} if budget is None else {"budget": budget}
+        self._budget = dataset.memory if budget is None else budget
         self._ends = np.cumsum(self.sizes).tolist()
         # position[label] is the label's place in the order, or -1: one lookup for all samples
         self._position = torch.full((known,), -1, dtype=torch.int64)
@@ -161,7 +161,7 @@ class TaskStream:
     def _select(self, images: Images, start: int, stop: int) -> Images:
         labels: Tensor = self._position[images.labels]
         rows = ((labels >= start) & (labels < stop)).nonzero().squeeze(1)
-        return images.subset(rows, labels[rows], **self._budget)
+        return images.subset(rows, labels[rows], self._budget)
 
     def _check(self, task: int) -> None:
         if not 0 <= task < len(self):
