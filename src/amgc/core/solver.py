@@ -24,7 +24,6 @@ from amgc.core.whitening import Whitener
 Balance: TypeAlias = Literal["per_class", "two_means"]
 SHARED_ITERATIONS = 20  # before the coordinates become each class's own
 SMALL = 1 << 20  # numbers in the covariances up to which float64 costs nothing worth saving
-BLOCKS = 1 << 26  # numbers in the blocks of the Hessian that are made where the covariances themselves are smaller
 CURVATURE_BYTES = 128 << 20
 
 
@@ -235,11 +234,12 @@ class _Problem:
     def minimise(self, weight: Tensor, bias: Tensor, tolerance: float, max_iterations: int) -> Head:
         """L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
 
-        The second coordinates are worth their cost (about ten evaluations) only near the minimum, where the curvature
-        changes little any more. They need some times the memory of full covariances, which the other forms may not afford.
+        The second coordinates are worth their cost (about ten evaluations, and some times the memory of full covariances)
+        only near the minimum, where the curvature changes little any more, and only for covariances that differ beyond
+        their diagonals.
         """
-        affordable = self.covariances.full is not None or self.mean.shape[0] * self.mean.shape[1] ** 2 <= BLOCKS
-        few = min(SHARED_ITERATIONS, max_iterations) if affordable else max_iterations
+        own = self.covariances.full is not None or self.covariances.factor is not None
+        few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
         first = self._descend(weight, bias, self.whitener, torch.ones_like(bias), tolerance, few)
         if first.converged or few == max_iterations:
             return first
