@@ -675,4 +675,6 @@ def test_features_whose_squares_overflow_are_refused(form):
     statistics = ClassStatistics(2, form, rank=1).update(np.eye(2), [0, 0])
     with pytest.raises(ValueError, match=r"too large for covariances in float32.*float64"):
         statistics.update(1e25 * np.array([[1.0, -1.0], [-1.0, 2.0], [0.5, 1.0]]), [1, 1, 1])
-    assert statistics.classes == [0]
+    with pytest.raises(ValueError, match="too large for covariances in float32"):  # a known class, from far away
+        statistics.update(1e25 * np.eye(2), [0, 0])
+    assert statistics.classes == [0] and statistics.count.tolist() == [2]

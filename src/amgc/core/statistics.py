@@ -187,12 +187,8 @@ class ClassStatistics:
                 spread["diagonal"].append(group.square().sum(0) / freedom)
             if self.form == "lowrank":
                 spread["factor"].append(self._leading(group.T / math.sqrt(freedom), spread["diagonal"][-1]))
-        sizes_of = [row for rows in spread.values() for row in rows] or [centred.square().sum(0)]
-        if not all(bool(torch.isfinite(row).all()) for row in sizes_of):
-            raise ValueError(
-                f"the features are too large for covariances in {str(self.dtype).removeprefix('torch.')}; "
-                "scale them down, or use float64."
-            )
+        if self.form == "shared":
+            self._check_size([centred.square().sum(0)])
         self._absorb(names, count, mean, spread)
         if self.form == "shared":
             self._scatter.addmm_(centred.T, centred)
@@ -229,14 +225,17 @@ class ClassStatistics:
         self._reserve(len(added))
         shifts = [mean[k] - self.mean[self._index[names[k]]] for k in known]
         merged = [self._merged(self._index[names[k]], groups[k], shift) for k, shift in zip(known, shifts, strict=True)]
+        changes = merged + [groups[k] for k in added]
+        self._check_size([rows[key] for rows in changes for key in spread])
         if self.form == "shared" and known:  # the known classes' means move: two groups become one, with one mean less
             olds, fresh = self.count[[self._index[names[k]] for k in known]].double(), count[known].double()
             reach = (olds * fresh / (olds + fresh)).sqrt()
             steps = (torch.stack(shifts) * reach[:, None].to(self.device)).to(self.dtype)
+            self._check_size([steps.square().sum(0)])
             self._scatter.addmm_(steps.T, steps)
             self._freedom += len(known)
         targets = [self._index[names[k]] for k in known] + list(range(len(self), len(self) + len(added)))
-        for target, rows in zip(targets, merged + [groups[k] for k in added], strict=True):
+        for target, rows in zip(targets, changes, strict=True):
             for key, value in rows.items():
                 self._used[key][target] = value
         self.classes += [names[k] for k in added]
@@ -261,6 +260,14 @@ class ClassStatistics:
             parts = kept**0.5 * mine["factor"], added**0.5 * group["factor"], moved**0.5 * step[:, None]
             result["factor"] = self._leading(torch.cat(parts, 1), result["diagonal"])
         return result
+
+    def _check_size(self, spreads: Sequence[Tensor]) -> None:
+        """Squares of large features may not fit the type that covariances are kept in."""
+        if not all(bool(torch.isfinite(spread).all()) for spread in spreads):
+            raise ValueError(
+                f"the features are too large for covariances in {str(self.dtype).removeprefix('torch.')}; "
+                "scale them down, or use float64."
+            )
 
     def _reserve(self, more: int) -> None:
         """Room for `more` classes and some to spare, so that classes that come one by one do not copy everything each time."""
