@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amgc.data.augment import Augment
+    from amgc.data.augment import Augment, Chance
     from amgc.data.decode import CorruptImageError
     from amgc.data.images import Dataset, Images
     from amgc.data.registry import load, options, source, sources
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Augment",
+    "Chance",
     "CorruptImageError",
     "Dataset",
     "Images",
@@ -36,7 +37,7 @@ __all__ = [
 
 # Imported when first used: `amgc list data` then costs no torch.
 _HOME = {
-    "augment": ("Augment",),
+    "augment": ("Augment", "Chance"),
     "decode": ("CorruptImageError",),
     "images": ("Dataset", "Images"),
     "registry": ("load", "options", "source", "sources"),

@@ -1,8 +1,9 @@
 """Augmentation of whole batches on tensors, with an explicit generator: the same state gives the same batch.
 
 A batch comes as uint8 (n, c, h, w) and leaves as normalised float32; no image is touched on its own
-(benchmarks/augment.py prints how much faster that is than a pipeline of one image at a time). Random numbers are drawn
-on the generator's device, in an order that depends on the batch's size alone.
+(benchmarks/augment.py prints how much faster that is than a pipeline of one image at a time). Random numbers come from a
+`Chance`, on the generator's device, in an order that depends on the size of the whole batch alone: not on how many
+processes share it.
 """
 
 from __future__ import annotations
@@ -18,39 +19,81 @@ from torch.nn import functional
 from amgc.data.images import Dataset
 
 
-def uniform(count: int, low: float, high: float, generator: Generator) -> Tensor:
-    return torch.rand(count, generator=generator, device=generator.device) * (high - low) + low
+@dataclass(frozen=True)
+class Chance:
+    """The random numbers of one batch, the same for an image however many processes the batch is spread over.
+
+    Every process draws for the whole batch and keeps its own part; generators in the same state then stay in step, and
+    two processes with the halves of a batch augment each image exactly as one with all of it. The numbers that others
+    keep cost next to nothing: some twenty per image at most.
+
+    generator : in the same state on every process; its device draws.
+    start, total : this process holds the images from `start` on of a batch of `total`. None: all of the batch is here.
+
+    >>> def draw(start: int, total: int, count: int) -> list[int]:
+    ...     return Chance(torch.Generator().manual_seed(0), start, total).integers((count,), 100).tolist()
+    >>> draw(0, 5, 2) + draw(2, 5, 3) == draw(0, 5, 5)
+    True
+    """
+
+    generator: Generator
+    start: int = 0
+    total: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or (self.total is None and self.start):
+            raise ValueError(f"start={self.start} of total={self.total} images: a part has a start from 0 on and a total.")
+
+    @classmethod
+    def of(cls, chance: Chance | Generator) -> Chance:
+        """A bare generator draws for a batch that is all here."""
+        return chance if isinstance(chance, Chance) else cls(chance)
+
+    def uniform(self, shape: tuple[int, ...], low: float = 0.0, high: float = 1.0, *, dim: int = 0) -> Tensor:
+        """Float32 numbers from low to high; `dim` of `shape` is the one that counts this process's images."""
+        whole = torch.rand(self._whole(shape, dim), generator=self.generator, device=self.generator.device)
+        return whole.narrow(dim, self.start, shape[dim]) * (high - low) + low
+
+    def integers(self, shape: tuple[int, ...], stop: int, *, dim: int = 0) -> Tensor:
+        """Int64 numbers from 0 to stop - 1, in the same way."""
+        whole = torch.randint(stop, self._whole(shape, dim), generator=self.generator, device=self.generator.device)
+        return whole.narrow(dim, self.start, shape[dim])
+
+    def _whole(self, shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+        total = shape[dim] if self.total is None else self.total
+        if self.start + shape[dim] > total:
+            raise ValueError(f"images {self.start} to {self.start + shape[dim] - 1} lie outside of a batch of {total}.")
+        return tuple(total if place == dim % len(shape) else size for place, size in enumerate(shape))
 
 
-def pad_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
+def pad_crop(images: Tensor, padding: int, chance: Chance) -> Tensor:
     """RandomCrop(size, padding): zeros all around, then a window of the old size anywhere in it."""
     count, _, height, width = images.shape
-    offsets = torch.randint(2 * padding + 1, (2, count), generator=generator, device=generator.device)
-    top, left = offsets.to(images.device)
+    top, left = chance.integers((2, count), 2 * padding + 1, dim=1).to(images.device)
     padded = functional.pad(images, (padding, padding, padding, padding))
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view (n, c, 2p + 1, 2p + 1, h, w)
     return windows[torch.arange(count, device=images.device), :, top, left]
 
 
-def flip(images: Tensor, generator: Generator) -> Tensor:
+def flip(images: Tensor, chance: Chance) -> Tensor:
     """RandomHorizontalFlip: each image mirrored or not, with even chances."""
-    mirrored = torch.rand(len(images), generator=generator, device=generator.device) < 0.5
+    mirrored = chance.uniform((len(images),)) < 0.5
     return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
 
 
-def brightness(images: Tensor, strength: float, generator: Generator) -> Tensor:
+def brightness(images: Tensor, strength: float, chance: Chance) -> Tensor:
     """ColorJitter(brightness): each image times a number in 1 ± strength, cut at white. Float32, still 0 to 255.
 
     The per-image pipeline also cuts to whole grey values; that difference, below 1/255, is not copied.
     """
-    factor = uniform(len(images), max(0.0, 1 - strength), 1 + strength, generator).to(images.device)
+    factor = chance.uniform((len(images),), max(0.0, 1 - strength), 1 + strength).to(images.device)
     return (images * factor[:, None, None, None]).clamp_(max=255)
 
 
 def resized_crop(
     images: Tensor,
     size: int,
-    generator: Generator,
+    chance: Chance,
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
@@ -59,7 +102,7 @@ def resized_crop(
     Windows are drawn as in torchvision (ten tries, then the centre).
     """
     _, _, height, width = images.shape
-    box = crop_boxes(len(images), height, width, generator, scale, ratio).to(images.device, torch.float32)
+    box = crop_boxes(len(images), height, width, chance, scale, ratio).to(images.device, torch.float32)
     top, left, tall, wide = box.T[:, :, None]
     steps = (torch.arange(size, device=images.device) + 0.5) / size
     # Pixel coordinates, kept within the window: what lies outside of it must not bleed in at its edge.
@@ -71,17 +114,17 @@ def resized_crop(
 
 
 def crop_boxes(
-    count: int, height: int, width: int, generator: Generator, scale: tuple[float, float], ratio: tuple[float, float]
+    count: int, height: int, width: int, chance: Chance, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Tensor:
     """Windows (count, 4) int64: top, left, height, width."""
     tries = 10
-    area = uniform(count * tries, *scale, generator).view(count, tries) * (height * width)
-    shape = uniform(count * tries, math.log(ratio[0]), math.log(ratio[1]), generator).view(count, tries).exp()
+    area = chance.uniform((count, tries), *scale) * (height * width)
+    shape = chance.uniform((count, tries), math.log(ratio[0]), math.log(ratio[1])).exp()
     wide, tall = (area * shape).sqrt().round().long(), (area / shape).sqrt().round().long()
     fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
     first = fits.int().argmax(1, keepdim=True)
     wide, tall = wide.gather(1, first).squeeze(1), tall.gather(1, first).squeeze(1)
-    spot = torch.rand(2, count, generator=generator, device=generator.device)
+    spot = chance.uniform((2, count), dim=1)
     # No try fitted: the largest window of an allowed shape, from the centre.
     fallback_wide, fallback_tall = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
     none = ~fits.any(1)
@@ -123,8 +166,8 @@ def centre_crop(images: Tensor, size: int) -> Tensor:
 class Augment:
     """What happens to a batch of uint8 images before it enters a network.
 
-    `augment(images, generator)` is for training, `augment.plain(images)` for everything else: tests, statistics,
-    features.
+    `augment(images, chance)` is for training, with a `Chance` or a bare generator; `augment.plain(images)` for everything
+    else: tests, statistics, features.
 
     resized : RandomResizedCrop to `size`, and for plain images the centre of that size; else images keep their size and
         get `padding` zeros around and a crop (0: none).
@@ -162,18 +205,19 @@ class Augment:
         # Any other: an eighth of padding as for CIFAR. Grey images may be writing, which has no mirror image.
         return cls(size, mean, std, padding=max(1, size // 8), flip=channels == 3)
 
-    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
+    def __call__(self, images: Tensor, chance: Chance | Generator) -> Tensor:
         """A training batch: uint8 (n, c, h, w) to float32, (n, c, size, size) if resized."""
         if not self.mean:
             return images
+        chance = Chance.of(chance)
         if self.resized:
-            images = resized_crop(images, self.size, generator)
+            images = resized_crop(images, self.size, chance)
         elif self.padding:
-            images = pad_crop(images, self.padding, generator)
+            images = pad_crop(images, self.padding, chance)
         if self.flip:
-            images = flip(images, generator)
+            images = flip(images, chance)
         if self.brightness:
-            images = brightness(images, self.brightness, generator)
+            images = brightness(images, self.brightness, chance)
         return normalise(images, self.mean, self.std)
 
     def plain(self, images: Tensor) -> Tensor:
