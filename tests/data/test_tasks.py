@@ -126,12 +126,23 @@ def test_tasks_partition_the_training_images_and_labels_follow_the_order(data: s
 def test_future_classes_are_not_to_be_reached_from_what_a_task_is_given() -> None:
     stream = TaskStream(toy(6), class_order(6, 1), (2, 2, 2))
     allowed = {stream.order[label] for label in (0, 1)}
-    for images in (stream.train(0), stream.test(0)):
+    for images in (stream.train(0), stream.train_seen(0), stream.test(0)):
         assert isinstance(images.pixels, InMemory)
         storage = images.pixels.samples.untyped_storage()
         assert set(bytes(storage.tolist())) == allowed, "the tensor's memory holds nothing else"
         with pytest.raises(IndexError):
             images.take([len(images)])
+
+
+def test_what_was_seen_is_the_training_images_of_this_task_and_all_before_it() -> None:
+    stream = TaskStream(toy(7, per_class=3), class_order(7, 1), (3, 2, 2))
+    for task in range(3):
+        seen, parts = stream.train_seen(task), [stream.train(earlier) for earlier in range(task + 1)]
+        assert sorted(seen.labels.tolist()) == sorted(torch.cat([part.labels for part in parts]).tolist())
+        original = seen.take(range(len(seen)))[:, 0, 0, 0].tolist()
+        assert original == [stream.order[label] for label in seen.labels.tolist()]
+    with pytest.raises(IndexError, match="tasks are 0 to 2"):
+        stream.train_seen(3)
 
 
 def test_class_names_stand_in_the_order() -> None:

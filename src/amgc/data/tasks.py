@@ -106,8 +106,9 @@ def _equal(count: int, tasks: int) -> tuple[int, ...]:
 class TaskStream:
     """A data set, task after task. Labels are positions in the class order, so task t has the next `sizes[t]` numbers.
 
-    What `train(t)` and `test(t)` return holds the images of those classes alone (a copy, or a list of just those files;
-    for a cache on disk that does not fit into memory, row numbers): future classes are not to be reached through it.
+    What `train(t)`, `train_seen(t)` and `test(t)` return holds the images of those classes alone (a copy, or a list of
+    just those files; for a cache on disk that does not fit into memory, row numbers): future classes are not to be
+    reached through it.
 
     Parameters
     ----------
@@ -153,6 +154,13 @@ class TaskStream:
         """Training images of the task's new classes."""
         new = self.classes(task)
         return self._select(self._dataset.train, new.start, new.stop)
+
+    def train_seen(self, task: int) -> Images:
+        """Training images of all classes seen so far: for the upper bound `joint` alone, which trains on them again.
+
+        An exemplar-free method must not call it: the old tasks' images are what it does without.
+        """
+        return self._select(self._dataset.train, 0, self.seen(task))
 
     def test(self, task: int) -> Images:
         """Test images of all classes seen so far."""
