@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from itertools import product
@@ -191,15 +192,21 @@ def _dataset(name: str, size: int, channels: int = 3) -> Dataset:
     return Dataset(images, images, ("a", "b"), name, (0.5,) * channels, (0.25,) * channels)
 
 
-def test_cifar_has_the_values_of_pycil() -> None:
-    augment = Augment.of(_dataset("cifar100", 32))
-    assert (augment.size, augment.padding, augment.flip, augment.resized) == (32, 4, True, False)
-    assert augment.brightness == 63 / 255
+def test_a_source_says_its_own_augmentation_and_else_there_is_a_general_rule() -> None:
+    plain = _dataset("mine", 64)
+    assert Augment.of(plain) == Augment(64, (0.5,) * 3, (0.25,) * 3, padding=8, flip=True)
+    assert Augment.of(_dataset("mine", 5, channels=1)) == Augment(5, (0.5,), (0.25,), padding=1)
+    said = dataclasses.replace(plain, augmentation={"size": 48, "resized": True})
+    assert Augment.of(said) == Augment(48, (0.5,) * 3, (0.25,) * 3, resized=True)
+    assert Augment.of(dataclasses.replace(plain, augmentation={})) == Augment(64, (0.5,) * 3, (0.25,) * 3)
 
 
-def test_imagenet_is_cut_from_256_to_224_pixels() -> None:
-    augment = Augment.of(_dataset("imagenet-subset", 256))
-    assert augment.size == 224 and augment.resized and augment.flip
+def test_digits_are_shifted_by_one_pixel() -> None:
+    assert Augment.of(load("digits")) == Augment(8, (0.3051,), (0.3757,), padding=1)
+
+
+def test_resized_images_are_tested_on_their_centre() -> None:
+    augment = Augment(224, (0.5,) * 3, (0.25,) * 3, flip=True, resized=True)
     images = batch(2, size=256)
     expected = normalise(images[:, :, 16:240, 16:240], (0.5,) * 3, (0.25,) * 3)
     assert torch.equal(augment.plain(images), expected)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from amgc.data import cifar, load
+from amgc.data import Augment, cifar, load
 
 NAMES = [f"thing_{label}" for label in range(4)]
 
@@ -85,6 +85,11 @@ def test_both_forms_give_the_images_labels_and_names(small: dict[str, Any], form
         pixels, labels = small[split]
         assert np.array_equal(images.take(range(len(images))).numpy(), pixels)
         assert images.labels.tolist() == labels
+
+
+def test_training_images_are_augmented_with_the_values_of_pycil(small: dict[str, Any]) -> None:
+    expected = Augment(32, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), padding=4, flip=True, brightness=63 / 255)
+    assert Augment.of(load("cifar100", small["root"])) == expected
 
 
 @pytest.mark.parametrize("form", ["python", "binary"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from amgc.data import CorruptImageError, TaskStream, folders, load
+from amgc.data import Augment, CorruptImageError, TaskStream, folders, load
 from amgc.data.decode import Files
 from amgc.data.images import InMemory, Mapped
 
@@ -199,6 +199,7 @@ def test_tiny_imagenet_is_read_from_its_official_layout(tiny: Path) -> None:
         for images in (dataset.train, dataset.test):  # JPEG changes colours a little
             brightest = images.take(range(len(images)))[:, :, 30, 30].argmax(1)
             assert torch.equal(brightest, images.labels)
+        assert Augment.of(dataset) == Augment(64, folders.MEAN, folders.STD, padding=4, flip=True)
 
 
 @pytest.mark.parametrize("name", ["wnids.txt", "words.txt", "val/val_annotations.txt", "val/images/val_bee.JPEG"])
@@ -272,7 +273,9 @@ def test_another_number_of_classes_needs_a_list(tmp_path: Path, paint: Callable[
         load("imagenet-subset", root)
     chosen = tmp_path / "list.txt"
     chosen.write_text("# mine\nn00000003 something\nn00000001\n")
-    assert load("imagenet-subset", root, classes=str(chosen), size=8).class_names == ("n00000001", "n00000003")
+    dataset = load("imagenet-subset", root, classes=str(chosen))
+    assert dataset.class_names == ("n00000001", "n00000003")
+    assert Augment.of(dataset) == Augment(224, folders.MEAN, folders.STD, flip=True, resized=True), "as PyCIL, from 256"
     chosen.write_text("n00000009\n")
     with pytest.raises(FileNotFoundError, match="n00000009' is missing"):
         load("imagenet-subset", root, classes=str(chosen))

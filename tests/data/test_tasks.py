@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,8 @@ def test_future_classes_are_not_to_be_reached_from_what_a_task_is_given() -> Non
 
 
 def test_what_was_seen_is_the_training_images_of_this_task_and_all_before_it() -> None:
-    stream = TaskStream(toy(7, per_class=3), class_order(7, 1), (3, 2, 2))
+    dataset = dataclasses.replace(toy(7, per_class=3), test=toy(7, per_class=1).test)
+    stream = TaskStream(dataset, class_order(7, 1), (3, 2, 2))
     for task in range(3):
         seen, parts = stream.train_seen(task), [stream.train(earlier) for earlier in range(task + 1)]
         assert sorted(seen.labels.tolist()) == sorted(torch.cat([part.labels for part in parts]).tolist())

@@ -56,6 +56,7 @@ def digits(root: Path) -> Dataset:
         "digits",
         mean=(0.3051,),  # of the training images
         std=(0.3757,),
+        augmentation={"padding": 1},
     )
 
 

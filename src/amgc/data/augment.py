@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from amgc.data.images import Dataset
+from amgc.data.images import Augmentation, Dataset
 
 
 @dataclass(frozen=True)
@@ -185,25 +185,15 @@ class Augment:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Augment:
-        """The values for a data set: PyCIL's (utils/data.py) where PyCIL has it.
-
-        Two things differ from what others do: ImageNet-Subset's random resized crop is cut from the stored square of 256
-        pixels (PyCIL's: from the whole photograph), and Tiny-ImageNet is tested at 64 pixels, without CenterCrop(56).
+        """What the data set's source says (`Dataset.augmentation`); where it says nothing, an eighth of padding, as for
+        CIFAR, and mirror images in colour only: grey images may be writing, which has none.
         """
         if dataset.is_features:
             return cls(0, (), ())
         channels, size, _ = dataset.train.shape
-        mean, std = dataset.mean, dataset.std
-        if dataset.name == "cifar100":
-            return cls(size, mean, std, padding=4, flip=True, brightness=63 / 255)
-        if dataset.name == "tiny-imagenet":  # PyCIL has none; RandomCrop(64, 4) as in the learners of ADC and DPCR
-            return cls(size, mean, std, padding=4, flip=True)
-        if dataset.name == "imagenet-subset":  # kept at 256: Resize(256), CenterCrop(224) for tests, exactly
-            return cls(size * 7 // 8, mean, std, flip=True, resized=True)
-        if dataset.name == "digits":
-            return cls(size, mean, std, padding=1)
-        # Any other: an eighth of padding as for CIFAR. Grey images may be writing, which has no mirror image.
-        return cls(size, mean, std, padding=max(1, size // 8), flip=channels == 3)
+        general: Augmentation = {"padding": max(1, size // 8), "flip": channels == 3}
+        said = general if dataset.augmentation is None else dataset.augmentation
+        return replace(cls(size, dataset.mean, dataset.std), **said)
 
     def __call__(self, images: Tensor, chance: Chance | Generator) -> Tensor:
         """A training batch: uint8 (n, c, h, w) to float32, (n, c, size, size) if resized."""

@@ -67,6 +67,7 @@ def cifar100(root: Path, download: bool = False, verify: bool = True) -> Dataset
         "cifar100",
         mean=(0.5071, 0.4867, 0.4408),  # PyCIL, utils/data.py
         std=(0.2675, 0.2565, 0.2761),
+        augmentation={"padding": 4, "flip": True, "brightness": 63 / 255},  # the same file
     )
 
 

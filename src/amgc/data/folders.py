@@ -14,7 +14,7 @@ from amgc.data.arrays import stratified
 from amgc.data.registry import MEMORY, source
 
 if TYPE_CHECKING:
-    from amgc.data.images import Dataset
+    from amgc.data.images import Augmentation, Dataset
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, which PyCIL and its Tiny-ImageNet forks use
 LIST = "imagenet-subset.txt"
@@ -109,7 +109,8 @@ def tiny_imagenet(
         test.append((path, label[wnid]))
     names = readable(wnids, _words(base / "words.txt"))
     reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
-    return _assemble("tiny-imagenet", base, names, train, test, 64, reading)
+    augmentation: Augmentation = {"padding": 4, "flip": True}  # PyCIL has none; as in the learners of ADC and DPCR
+    return _assemble("tiny-imagenet", base, names, train, test, 64, reading, augmentation=augmentation)
 
 
 @source("imagenet-subset")
@@ -158,7 +159,8 @@ def imagenet_subset(
         splits.append(found)
     names = readable(wnids, {**_words(base / "words.txt"), **_words(base / "LOC_synset_mapping.txt")})
     reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
-    return _assemble("imagenet-subset", base, names, splits[0], splits[1], size, reading)
+    augmentation: Augmentation = {"size": size * 7 // 8, "flip": True, "resized": True}  # PyCIL's 224 of 256 pixels
+    return _assemble("imagenet-subset", base, names, splits[0], splits[1], size, reading, augmentation=augmentation)
 
 
 def subset_places() -> list[int]:
@@ -230,6 +232,7 @@ def _assemble(
     size: int,
     reading: Reading,
     is_test: Any = None,
+    augmentation: Augmentation | None = None,
 ) -> Dataset:
     """Read all files; the test set is `test`, or those of `train` that the mask `is_test` (n,) names."""
     from amgc.data.cache import read_files, select
@@ -247,4 +250,4 @@ def _assemble(
     for rows in (np.flatnonzero(~mask).tolist(), np.flatnonzero(mask).tolist()):
         splits.append(select(pixels, kept, rows, [entries[row][1] for row in rows], budget))
     skipped = tuple(error.path for error in errors)
-    return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped, reading["memory"])
+    return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped, reading["memory"], augmentation)

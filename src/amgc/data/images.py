@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -194,6 +194,16 @@ class Images:
         return rows
 
 
+class Augmentation(TypedDict, total=False):
+    """What a source says of its training images: the fields of `amgc.data.Augment` that are not their defaults."""
+
+    size: int
+    padding: int
+    flip: bool
+    brightness: float
+    resized: bool
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Training and test images of the same classes; label k is the class `class_names[k]`.
@@ -201,6 +211,7 @@ class Dataset:
     mean, std : per channel, of pixel values scaled to [0, 1]; what `Augment` normalises with. Empty for features.
     skipped : unreadable image files that were left out (`on_corrupt="skip"`).
     memory : bytes; what needs no more may be kept in memory. `TaskStream` asks this of each task.
+    augmentation : how `Augment.of` changes training images; None for its general rule.
     """
 
     train: Images
@@ -211,6 +222,7 @@ class Dataset:
     std: tuple[float, ...] = ()
     skipped: tuple[str, ...] = ()
     memory: int = MEMORY
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         for split, images in (("train", self.train), ("test", self.test)):
