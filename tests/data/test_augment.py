@@ -108,6 +108,30 @@ def test_normalise_is_the_usual_formula() -> None:
     torch.testing.assert_close(result, expected.float(), atol=2e-6, rtol=1e-5)
 
 
+def test_a_network_trained_elsewhere_gets_its_own_normalisation() -> None:
+    augment, (mean, std) = Augment.of(load("digits")), ((0.4,), (0.2,))
+    assert augment.normalised(None, None) is augment
+    assert augment.normalised(mean, std) == dataclasses.replace(augment, mean=mean, std=std)
+    features = Augment(0, (), ())
+    assert features.normalised(mean, std) is features
+    for wrong in (((0.5,), (0.2,)), ((0.5,) * 3, (0.2,) * 2)):
+        with pytest.raises(ValueError, match="the network was made for other images"):
+            Augment(8, (0.5,) * 3, (0.25,) * 3).normalised(*wrong)
+
+
+def test_grey_images_are_repeated_for_a_network_of_three_channels() -> None:
+    augment = Augment(8, (0.5,), (0.25,), padding=2).normalised((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+    grey = batch(channels=1)
+    coloured = grey.repeat(1, 3, 1, 1)
+    assert torch.equal(augment.plain(grey), augment.plain(coloured))
+    assert torch.equal(augment(grey, seeded(1)), augment(coloured, seeded(1)))
+
+
+def test_images_without_mean_and_std_are_refused() -> None:
+    with pytest.raises(ValueError, match="mine: images of 3 channels need as many numbers"):
+        Augment.of(dataclasses.replace(_dataset("mine", 8), mean=(0.5,), std=(0.5,)))
+
+
 @pytest.mark.parametrize("resized", [False, True])
 def test_the_same_generator_state_gives_the_same_batch(resized: bool) -> None:
     size = 6 if resized else 8

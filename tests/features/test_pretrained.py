@@ -67,7 +67,50 @@ def test_without_a_matching_torchvision_the_message_says_so(code: str, monkeypat
 def test_a_model_of_timm_gives_vectors(timm: ModuleType, name: str, channels: int) -> None:
     network = build(f"timm:{name}", image_shape=(channels, 64, 64), pretrained=False)
     assert network(torch.randn(2, channels, 64, 64)).shape == (2, network.dim)
-    assert network.training and len(network.mean) == 3
+    assert network.training and network.mean is network.std is None, "random weights expect no normalisation"
+
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture
+def published(timm: ModuleType, tmp_path: Path) -> str:
+    """Weights of a colour model in a file, as one downloads them."""
+    torch.manual_seed(0)
+    torch.save(timm.create_model("resnet18", num_classes=5).state_dict(), tmp_path / "published.pth")
+    return str(tmp_path / "published.pth")
+
+
+def test_published_weights_come_with_their_normalisation(published: str, tmp_path: Path) -> None:
+    network = build("timm:resnet18", image_shape=(3, 32, 32), weights=published)
+    assert (network.mean, network.std) == IMAGENET
+    save_extractor(tmp_path / "net.safetensors", network)
+    loaded = load_extractor(tmp_path / "net.safetensors")
+    assert (loaded.mean, loaded.std) == IMAGENET
+
+
+def test_grey_images_are_repeated_for_published_weights(published: str, tmp_path: Path) -> None:
+    network = build("timm:resnet18", image_shape=(1, 32, 32), weights=published).eval()
+    grey = torch.randn(2, 1, 32, 32)
+    assert torch.equal(network(grey), network(grey.repeat(1, 3, 1, 1)))
+    assert (network.mean, network.std) == IMAGENET and network.image_shape == (1, 32, 32)
+    save_extractor(tmp_path / "net.safetensors", network)
+    assert torch.equal(load_extractor(tmp_path / "net.safetensors").eval()(grey), network(grey))
+
+
+def test_images_of_other_channels_are_refused_for_published_weights(published: str) -> None:
+    with pytest.raises(ValueError, match=r"trained on images of 3 channels, and these have 4.*pretrained=False"):
+        build("timm:resnet18", image_shape=(4, 32, 32), weights=published)
+    assert build("timm:resnet18", image_shape=(4, 32, 32), pretrained=False).dim == 512
+
+
+def test_a_grey_network_of_ones_own_comes_back_with_the_normalisation_of_the_data(timm: ModuleType, tmp_path: Path) -> None:
+    network = build("timm:resnet18", image_shape=(1, 32, 32), pretrained=False).eval()
+    save_extractor(tmp_path / "net.safetensors", network)
+    loaded = load_extractor(tmp_path / "net.safetensors").eval()
+    assert loaded.mean is loaded.std is None
+    grey = torch.randn(2, 1, 32, 32)
+    assert torch.equal(loaded(grey), network(grey))
 
 
 def test_timms_resnet18_and_ours_compute_the_same_from_the_same_weights(timm: ModuleType, tmp_path: Path) -> None:

@@ -51,6 +51,27 @@ def test_a_saved_extractor_does_not_tell_the_path_of_its_first_weights(network: 
     assert same(load_extractor(tmp_path / "two.safetensors"), network)
 
 
+def test_a_file_of_ours_says_how_images_were_normalised(network: Extractor, tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    for mean, std in (((0.5, 0.4, 0.3), (0.2, 0.2, 0.1)), (None, None)):
+        network.mean, network.std = mean, std
+        save_extractor(path, network)
+        loaded = load_extractor(path)
+        assert (loaded.mean, loaded.std) == (mean, std)
+    network.mean, network.std = (0.5,), (0.2,)
+    torch.save(network.state_dict(), tmp_path / "net.pth")
+    load_weights(network, tmp_path / "net.pth")
+    assert (network.mean, network.std) == ((0.5,), (0.2,)), "a foreign file says nothing"
+
+
+@pytest.mark.parametrize("wrong", [([0.5], [0.0]), ([0.5], None), (["x"], [1.0]), ([], []), ([float("nan")], [1.0]), (3, 3)])
+def test_a_file_with_an_impossible_normalisation_is_refused(wrong: Any, network: Extractor, tmp_path: Path) -> None:
+    network.mean, network.std = wrong
+    save_extractor(tmp_path / "net.safetensors", network)
+    with pytest.raises(files.FileFormatError, match="do not fit together"):
+        load_extractor(tmp_path / "net.safetensors")
+
+
 @pytest.mark.parametrize(
     "wrap",
     [

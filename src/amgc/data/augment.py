@@ -151,7 +151,10 @@ def rotations(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(image / 255 - mean) / std per channel, float32: pixel values 0 to 255 to about ±2."""
+    """(image / 255 - mean) / std per channel, float32: pixel values 0 to 255 to about ±2.
+
+    Images of one channel are repeated to as many as there are means.
+    """
     centre, spread = torch.tensor([mean, std], dtype=torch.float32, device=images.device)[:, :, None, None]
     scaled: Tensor = images * (1 / (255 * spread))
     return scaled.sub_(centre / spread)
@@ -191,9 +194,28 @@ class Augment:
         if dataset.is_features:
             return cls(0, (), ())
         channels, size, _ = dataset.train.shape
+        if not len(dataset.mean) == len(dataset.std) == channels:
+            raise ValueError(
+                f"{dataset.name}: images of {channels} channels need as many numbers as mean and std to be normalised with; "
+                f"it has mean={dataset.mean}, std={dataset.std}."
+            )
         general: Augmentation = {"padding": max(1, size // 8), "flip": channels == 3}
         said = general if dataset.augmentation is None else dataset.augmentation
         return replace(cls(size, dataset.mean, dataset.std), **said)
+
+    def normalised(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> Augment:
+        """The same with the mean and std that a network was trained with (`Extractor.mean`, `.std`), unless they are None.
+
+        Grey images for a network of three channels are repeated, each channel normalised with its own numbers.
+        """
+        if mean is None or std is None or not self.mean:
+            return self
+        if len(mean) != len(std) or len(self.mean) not in (1, len(mean)):
+            raise ValueError(
+                f"images of {len(self.mean)} channels cannot be normalised with {len(mean)} means and {len(std)} standard "
+                "deviations: the network was made for other images."
+            )
+        return replace(self, mean=tuple(mean), std=tuple(std))
 
     def __call__(self, images: Tensor, chance: Chance | Generator) -> Tensor:
         """A training batch: uint8 (n, c, h, w) to float32, (n, c, size, size) if resized."""

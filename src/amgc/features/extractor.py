@@ -14,12 +14,18 @@ from amgc.features.registry import ImageShape
 
 
 class Extractor(nn.Module):
-    """A network from images (n, c, h, w), float, to features (n, dim). `build` sets name, image_shape and options."""
+    """A network from images (n, c, h, w), float, to features (n, dim). `build` sets name, image_shape and options.
+
+    A network that was trained elsewhere expects images as it saw them: normalised per channel with its own `mean` and
+    `std`, of pixel values scaled to [0, 1]. None: with those of the data set.
+    """
 
     dim: int
     name: str = ""
     image_shape: ImageShape
     options: Options = Options()
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     classifier: tuple[str, ...] = ("fc.", "linear.", "classifier.", "head.")  # what published weights call their head
 
     @property

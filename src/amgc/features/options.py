@@ -78,7 +78,11 @@ class TimmOptions(Options):
 
     model: str = field(default="", metadata=about("timm's name of the model; timm:NAME sets it"))
     pretrained: bool = field(
-        default=True, metadata=about("start from timm's published weights (a download); `weights` takes precedence")
+        default=True,
+        metadata=about(
+            "start from timm's published weights (a download, or the file `weights`); grey images are repeated to their "
+            "channels"
+        ),
     )
     resize: int = field(
         default=0, metadata=about("resize images to this side before the network, bilinear; 0: leave them as they are")

@@ -18,11 +18,10 @@ from amgc.features.registry import ImageShape, extractor
 class Timm(Extractor):
     """timm's model without its classifier. Weight files use timm's parameter names.
 
-    Published weights expect images that are normalised with `mean` and `std`, one number per channel.
+    With published weights (`pretrained`, downloaded or from a file) the model keeps the channels that it was trained with,
+    and images of one channel are repeated: a grey photograph enters as the colour photograph that it is. Without, the
+    model is made for the channels of the images.
     """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
     def __init__(self, image_shape: ImageShape, options: TimmOptions) -> None:
         super().__init__()
@@ -34,8 +33,9 @@ class Timm(Extractor):
             hint = f"it has {', '.join(close)}" if close else "timm.list_models() names those that it has"
             raise ValueError(f"timm {timm.__version__} has no model {options.model!r}; {hint}.")
         download = options.pretrained and options.weights is None
+        channels = {} if options.pretrained else {"in_chans": image_shape[0]}
         try:
-            model = timm.create_model(options.model, pretrained=download, num_classes=0, in_chans=image_shape[0])
+            model = timm.create_model(options.model, pretrained=download, num_classes=0, **channels)
         except Exception as error:  # no network, no such weights, no room: the hub has its own exceptions for each
             if not download:
                 raise
@@ -44,12 +44,20 @@ class Timm(Extractor):
                 "with weights=FILE, or start from random weights with pretrained=False."
             ) from error
         self.model: nn.Module = model
-        self.input_size = model.pretrained_cfg.get("input_size", (3, 224, 224))
-        self.resize = options.resize
         config = model.pretrained_cfg
+        self.input_size = config.get("input_size", (3, 224, 224))
+        self.resize = options.resize
+        self.channels = self.input_size[0] if options.pretrained else image_shape[0]
+        if image_shape[0] not in (1, self.channels):
+            raise ValueError(
+                f"{options.model} was trained on images of {self.channels} channels, and these have {image_shape[0]}; only "
+                "one channel can be repeated. Start from random weights with pretrained=False, or choose another model."
+            )
         classifier = config.get("classifier") or ()
         self.classifier = tuple(f"{name}." for name in ([classifier] if isinstance(classifier, str) else classifier))
-        self.mean, self.std = tuple(config.get("mean", ())), tuple(config.get("std", ()))
+        mean, std = tuple(config.get("mean") or ()), tuple(config.get("std") or ())
+        if (options.pretrained or options.weights is not None) and len(mean) == len(std) == self.channels:
+            self.mean, self.std = mean, std  # random weights have seen no images, and expect none
         self.dim = self._measured_dim(image_shape)
 
     @property
@@ -57,7 +65,9 @@ class Timm(Extractor):
         return self.model
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features (n, dim) of float images (n, c, h, w)."""
+        """Features (n, dim) of float images (n, c, h, w), or (n, 1, h, w)."""
+        if images.shape[1] == 1 < self.channels:
+            images = images.expand(-1, self.channels, -1, -1)
         if self.resize and images.shape[2:] != (self.resize, self.resize):
             size = (self.resize, self.resize)
             images = functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True)

@@ -7,9 +7,11 @@ still trains, and the mistake shows only in the accuracy.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -28,7 +30,8 @@ def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
     if not extractor.name:
         raise ValueError(f"this {type(extractor).__name__} was not made by build(); only those can be built again.")
     options = dataclasses.asdict(extractor.options) | {"weights": None}  # a path is of no use elsewhere
-    header = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
+    made = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
+    header = {**made, "mean": extractor.mean, "std": extractor.std}
     files.write(path, KIND, header, extractor.network.state_dict())
 
 
@@ -43,8 +46,11 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
 
 
 def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
-    """Load the weights of a file (see `read_weights`) into `extractor`; those of a classifier in it are left out."""
-    given, expected = read_weights(path), extractor.network.state_dict()
+    """Load the weights of a file (see `read_weights`) into `extractor`; those of a classifier in it are left out.
+
+    A file of ours also says how images were normalised for these weights; that replaces the extractor's `mean`, `std`.
+    """
+    (header, given), expected = _read(path), extractor.network.state_dict()
     if not any(name in expected for name in given) and all(name.startswith("module.") for name in given):
         given = {name.removeprefix("module."): tensor for name, tensor in given.items()}  # saved from DataParallel
     counters = {name for name in expected if name.endswith("num_batches_tracked")}  # files before torch 0.4.1 lack them
@@ -62,7 +68,9 @@ def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
             f"the weights in {os.fspath(path)!r} do not fit {extractor.name or type(extractor).__name__} with "
             f"{extractor.options}: {listed}. Choose the options that they were trained with, or another file."
         )
+    mean, std = _normalisation(path, header) if "mean" in header else (extractor.mean, extractor.std)
     extractor.network.load_state_dict({name: given.get(name, expected[name]) for name in expected})
+    extractor.mean, extractor.std = mean, std
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -70,6 +78,11 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
     A torch file is a pickle and may run what it likes when read; `weights_only` admits tensors and plain containers.
     """
+    return _read(path)[1]
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header, if amgc wrote the file, and the tensors by name."""
     shown = os.fspath(path)
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no weights file {shown!r}.")
@@ -83,7 +96,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
                 ours = "amgc" in (archive.metadata() or {})
                 content = {} if ours else {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
             if ours:
-                return files.read(path, KIND)[1]
+                return files.read(path, KIND)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except files.FileFormatError:
@@ -101,7 +114,22 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     tensors = {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
     if not tensors:
         raise files.FileFormatError(f"{shown!r} holds no state dict but a {type(content).__name__} without tensors.")
-    return tensors
+    return {}, tensors
+
+
+def _normalisation(
+    path: str | os.PathLike[str], header: dict[str, Any]
+) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
+    """Mean and std of a file's header, where the file has any."""
+    if header["mean"] is None:
+        return None, None
+    try:
+        mean, std = (tuple(float(value) for value in header[name]) for name in ("mean", "std"))
+    except files.MISFITS as error:
+        raise files.misfit(path, error) from error
+    if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
+        raise files.misfit(path, ValueError(f"mean {mean} and std {std} are no normalisation"))
+    return mean, std
 
 
 def _first(names: Iterable[str], count: int = 3) -> str:
