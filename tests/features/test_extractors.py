@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -139,6 +141,45 @@ def test_fixing_twice_or_copying_keeps_batch_norm_fixed_and_the_names_of_the_sta
     assert not any(layer.training for layer in copied.modules() if isinstance(layer, nn.BatchNorm2d))
     before = batchnorm_state(copied)
     assert all(torch.equal(before[key], value) for key, value in batchnorm_state(trained(copied)).items())
+
+
+class Shifted(nn.BatchNorm2d):
+    """A batch norm of another package, as timm has them: with a forward of its own."""
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        return super().forward(maps) + 1
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    **{f"pickle {protocol}": lambda x, p=protocol: pickle.loads(pickle.dumps(x, p)) for protocol in (2, 4, 5)},
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Shifted])
+def test_a_fixed_batch_norm_survives_copies_and_pickles(kind: type[nn.Module], way: str) -> None:
+    shape = {nn.BatchNorm1d: (4, 3), nn.BatchNorm3d: (4, 3, 2, 2, 2)}.get(kind, (4, 3, 2, 2))
+    network = nn.Sequential(kind(3))
+    network[0].running_mean.normal_()
+    freeze_batchnorm(network)
+    copied = COPIES[way](network).train()
+    assert isinstance(copied[0], kind) and type(copied[0]) is type(network[0])
+    assert not copied[0].training and not any(p.requires_grad for p in copied.parameters())
+    x = torch.randn(shape)
+    assert torch.equal(copied(x), network.eval()(x))
+    copied[0].running_mean.zero_()
+    assert network[0].running_mean.any(), "the copy is one"
+    assert freeze_batchnorm(copied) == 1 and type(copied[0]) is type(network[0])
+
+
+def test_another_process_can_read_a_pickled_network_with_fixed_batch_norms(tmp_path: Path) -> None:
+    network = build("convnet", image_shape=(1, 8, 8))
+    freeze_batchnorm(network)
+    (tmp_path / "net.pkl").write_bytes(pickle.dumps(network))
+    code = "import pickle, sys; net = pickle.load(open(sys.argv[1], 'rb')).train(); print(net.layers[1].training)"
+    result = subprocess.run([sys.executable, "-c", code, tmp_path / "net.pkl"], capture_output=True, check=False)
+    assert result.stdout.split() == [b"False"], result.stderr.decode()
 
 
 def test_evaluating_puts_every_layer_back_into_its_own_mode() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, SupportsIndex
 
 import torch
 from torch import nn
@@ -51,6 +52,10 @@ class _Fixed(_BatchNorm):
         super().train(False)
         return self
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Pickled by the class that it was fixed from: that one has a name in a module, ours is made at run time."""
+        return _blank_fixed, (type(self).__bases__[1],), super().__reduce_ex__(2)[2]
+
 
 _FIXED: dict[type[_BatchNorm], type[_BatchNorm]] = {}
 
@@ -60,6 +65,12 @@ def _fixed(kind: type[_BatchNorm]) -> type[_BatchNorm]:
     if kind not in _FIXED:
         _FIXED[kind] = type(f"Fixed{kind.__name__}", (_Fixed, kind), {})
     return _FIXED[kind]
+
+
+def _blank_fixed(kind: type[_BatchNorm]) -> _BatchNorm:
+    """A fixed layer without contents, which unpickling fills."""
+    fixed = _fixed(kind)
+    return fixed.__new__(fixed)
 
 
 def freeze_batchnorm(module: nn.Module) -> int:
