@@ -14,7 +14,7 @@ import torch
 
 from amgc.features.extractor import freeze_batchnorm
 from amgc.features.registry import build
-from amgc.features.weights import load_extractor, save_extractor
+from amgc.features.weights import PLAIN, load_extractor, save_extractor
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,23 @@ def test_a_saved_model_of_timm_comes_back_without_a_download(timm: ModuleType, t
     save_extractor(tmp_path / "net.safetensors", network)
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(load_extractor(tmp_path / "net.safetensors").eval()(images), network.eval()(images))
+
+
+def test_every_name_of_timm_may_stand_in_a_file(timm: ModuleType) -> None:
+    assert [name for name in timm.list_models(pretrained=True) if not PLAIN.fullmatch(name)] == []
+
+
+def test_a_place_to_get_a_model_from_may_be_named_by_the_user(timm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    create = timm.create_model
+
+    def local(model: str, **options: object) -> object:
+        asked.append(model)
+        return create("resnet18", **options)
+
+    monkeypatch.setattr(timm, "create_model", local)
+    build("timm:hf-hub:owner/model", image_shape=(3, 32, 32), pretrained=False)
+    assert asked == ["hf-hub:owner/model"]
 
 
 def test_batch_norm_with_activation_can_be_fixed(timm: ModuleType) -> None:

@@ -64,6 +64,39 @@ def test_a_file_of_ours_says_how_images_were_normalised(network: Extractor, tmp_
     assert (network.mean, network.std) == ((0.5,), (0.2,)), "a foreign file says nothing"
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("timm", "hf-hub:owner/model"),
+        ("timm", "hf_hub:owner/model"),
+        ("timm", "local-dir:/home/somebody"),
+        ("timm", "HF-HUB:owner/model"),
+        ("timm", "owner/model"),
+        ("timm", "..\\model"),
+        ("timm", "resnet18@main"),
+        ("timm", "resnet18\n"),
+        ("timm:hf-hub:owner/model", ""),
+        ("timm:resnet18", "resnet18"),
+    ],
+)
+def test_a_file_that_names_a_place_to_get_a_model_from_is_refused_before_anything_is_built(
+    name: str, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    header = {"extractor": name, "image_shape": SHAPE, "options": {"model": model, "pretrained": True}}
+    files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
+    monkeypatch.setattr("amgc.features.weights.build", lambda *_, **__: pytest.fail("something was built"))
+    with pytest.raises(files.FileFormatError, match="no plain name of timm's"):
+        load_extractor(tmp_path / "net.safetensors")
+
+
+@pytest.mark.parametrize("change", [{"options": {"model": 3}}, {"options": []}, {"extractor": 3}, {"image_shape": None}])
+def test_a_header_of_another_form_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    header = {"extractor": "convnet", "image_shape": SHAPE, "options": {}, **change}
+    files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
+    with pytest.raises(files.FileFormatError, match="of another version of amgc"):
+        load_extractor(tmp_path / "net.safetensors")
+
+
 @pytest.mark.parametrize("wrong", [([0.5], [0.0]), ([0.5], None), (["x"], [1.0]), ([], []), ([float("nan")], [1.0]), (3, 3)])
 def test_a_file_with_an_impossible_normalisation_is_refused(wrong: Any, network: Extractor, tmp_path: Path) -> None:
     network.mean, network.std = wrong

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from amgc.features.extractor import Extractor
 from amgc.features.registry import build
 
 KIND = "extractor"
+PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # what timm's names consist of; hf-hub:OWNER/NAME and local-dir:PATH do not
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their checkpoints
 
 
@@ -36,12 +38,21 @@ def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
 
 
 def load_extractor(path: str | os.PathLike[str]) -> Extractor:
-    """The extractor that `save_extractor` wrote."""
+    """The extractor that `save_extractor` wrote.
+
+    A file may come from anywhere, so it names a model that the installed timm has, and no place to get one from.
+    """
     header, _ = files.read(path, KIND)
     try:
         name, image_shape, options = header["extractor"], header["image_shape"], header["options"]
+        model = options.get("model", "")
+        if ":" in name or not PLAIN.fullmatch(model):
+            raise files.FileFormatError(
+                f"{os.fspath(path)!r} names the model {name}:{model}, which is no plain name of timm's and might be fetched "
+                f"from elsewhere. If you trust it, build it yourself: build('timm:…', …, weights={os.fspath(path)!r})."
+            )
         return build(name, image_shape=image_shape, **{**options, "weights": os.fspath(path)})
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise files.FileFormatError(f"{os.fspath(path)!r} is of another version of amgc: {error}") from error
 
 
