@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from amgc.data import Dataset, Images, load, options, source, sources
+from amgc.data import Dataset, Images, arrays, load, options, source, sources
 from amgc.data.images import InMemory, Mapped, in_memory
 
 
@@ -133,6 +133,19 @@ def test_digits_are_scikit_learns_with_a_fifth_of_each_class_set_aside() -> None
     assert np.all(np.abs(share - 0.2) < 0.01)
     again = load("digits")
     assert torch.equal(again.test.labels, dataset.test.labels)
+
+
+def test_digits_are_read_without_importing_scikit_learn() -> None:
+    code = "import sys; from amgc.data import load; load('digits'); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_digits_have_the_same_values_by_the_file_and_by_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sklearn.datasets  # noqa: F401  (before the finder is changed, which others use as well)
+
+    direct = arrays._digits_table()
+    monkeypatch.setattr(arrays.importlib.util, "find_spec", lambda _: None)  # as if the file had moved
+    assert np.array_equal(direct, arrays._digits_table()) and direct.shape == (1797, 65)
 
 
 def npz(path: Path, **changes: Any) -> str:
