@@ -1,23 +1,25 @@
 """JPEG files decoded per second, by threads and by worker processes; photographs of 500 × 376 and of 64 × 64 pixels.
 
-Why `amgc.data.decode.Files` uses threads. Run: python benchmarks/decode.py
+    python benchmarks/decode.py            # half a minute
+    python benchmarks/decode.py --quick    # few files, seconds
+
+Why `amgc.data.decode.Files` uses threads.
 """
 
 from __future__ import annotations
 
-import platform
+import argparse
 import tempfile
-import time
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from _report import kept, side_by_side
 from PIL import Image
 
 from amgc.data.decode import available_cores, decode
-
-ROUNDS = 3
 
 
 def write(folder: Path, width: int, height: int, count: int) -> list[Path]:
@@ -29,27 +31,28 @@ def write(folder: Path, width: int, height: int, count: int) -> list[Path]:
     return paths
 
 
-def rate(pool: Executor | None, paths: list[Path], size: int) -> float:
-    function = partial(decode, size=size)
+def decoding(pool: Executor | None, paths: list[Path], size: int) -> Callable[[], object]:
     mapper = map if pool is None else partial(pool.map, chunksize=16)
-    list(mapper(function, paths[:16]))  # workers have started
-    start = time.perf_counter()
-    list(mapper(function, paths))
-    return len(paths) / (time.perf_counter() - start)
+    return lambda: list(mapper(partial(decode, size=size), paths))
 
 
 def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="few files, to see that it runs")
+    quick = arguments.parse_args().quick
+    rounds, share = (1, 10) if quick else (5, 1)
     cores = available_cores()
-    print(f"{platform.processor() or platform.machine()}, {cores} cores; images/s, best of {ROUNDS}")
-    with tempfile.TemporaryDirectory() as folder:
-        for width, height, size, count in ((500, 376, 256, 200), (64, 64, 64, 2000)):
+    with kept("decode"), tempfile.TemporaryDirectory() as folder:
+        for width, height, size, count in ((500, 376, 256, 200 // share), (64, 64, 64, 2000 // share)):
             paths = write(Path(folder), width, height, count)
-            best: dict[str, float] = {}
-            for _ in range(ROUNDS):
-                with ThreadPoolExecutor(cores) as threads, ProcessPoolExecutor(cores) as processes:
-                    for name, pool in (("serial", None), ("threads", threads), ("processes", processes)):
-                        best[name] = max(best.get(name, 0.0), rate(pool, paths, size))
-            print(f"{width} × {height} → {size}:", ", ".join(f"{name} {value:,.0f}" for name, value in best.items()))
+            with ThreadPoolExecutor(cores) as threads, ProcessPoolExecutor(cores) as processes:
+                pools = {"serial": None, f"{cores} threads": threads, f"{cores} processes": processes}
+                times = side_by_side({name: decoding(pool, paths, size) for name, pool in pools.items()}, rounds)
+            print(f"{count} JPEG files of {width} × {height}, cut to {size} × {size}")
+            for name, seconds in times.items():
+                slow, fast = (count / end for end in reversed(times.spread[name]))
+                ratio = times["serial"] / seconds
+                print(f"  {name:14s} {count / seconds:9,.0f} images/s ({slow:,.0f} to {fast:,.0f})   {ratio:5.2f} x serial")
 
 
 if __name__ == "__main__":
