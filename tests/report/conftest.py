@@ -45,7 +45,7 @@ def write_run(tmp_path: Path) -> WriteRun:
             for task, row in enumerate(rows):
                 line = {
                     "task": task,
-                    "correct": [share for share, size in zip(row, sizes, strict=False) for _ in range(size)],
+                    "correct": [share for share, size in zip(row, sizes[: task + 1], strict=False) for _ in range(size)],
                     "total": [100] * sum(sizes[: task + 1]),
                     "seconds": {"train": 10.0, "remember": 0.5, "evaluate": 1.0},
                     "kept_bytes": 1024 * sum(sizes[: task + 1]),

@@ -15,15 +15,15 @@ from typing import Any
 
 # What each number is, in one line; shown wherever the number is.
 DEFINITIONS = {
-    "Tn": "accuracy after task n on the test images of all classes seen so far",
-    "LA": "last accuracy: the accuracy on the test images of all classes after the last task",
-    "AIA": "average incremental accuracy: the mean of the accuracy after each task, the first included",
-    "forgetting": "best accuracy on a task before the last task minus that at the end; mean of all tasks but the last",
-    "BWT": "backward transfer: accuracy on a task at the end minus that just after it; mean of all tasks but the last",
+    "Tn": "accuracy after task n on the test images of all classes seen by then",
+    "LA": "last accuracy, on the test images of all seen classes after the last task",
+    "AIA": "average incremental accuracy, mean of the accuracy after each task, the first included",
+    "forgetting": "best earlier accuracy on a task minus that at the end, mean of all tasks but the last",
+    "BWT": "backward transfer, end accuracy minus that just after a task, mean of all but the last",
     "first task": "accuracy on the classes of task 1 after the last task",
     "old": "accuracy on the classes of the earlier tasks",
     "new": "accuracy on the classes of the latest task",
-    "matrix": "each row is after one task, each column has the classes of one task; guesses are among all seen classes",
+    "matrix": "rows: after which task; columns: on whose classes, with guesses among all seen classes",
     "per class": "accuracy on the test images of one class after the last task",
 }
 
