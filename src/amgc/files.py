@@ -39,7 +39,7 @@ def misfit(path: str | os.PathLike[str], error: Exception) -> FileFormatError:
 def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write `tensors` and `header` to `path`; an interruption at any moment leaves the old file or the new one."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-    header = json.loads(json.dumps(header, default=_plain))
+    header = plain_json(header)
     text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
     with atomic(path) as temporary:
         temporary.write_bytes(safetensors.torch.save(tensors, metadata={"amgc": text}))
@@ -95,6 +95,11 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     if about.get("sha256") != _digest(about["header"], tensors):
         raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
     return about["header"], tensors
+
+
+def plain_json(value: Any) -> Any:
+    """The value as it comes back from JSON: tuples are lists, numpy's numbers Python's."""
+    return json.loads(json.dumps(value, default=_plain))
 
 
 def _plain(value: Any) -> Any:

@@ -92,6 +92,17 @@ class Covariances:
         """Add `extra` (K, d) to the variances."""
         return replace(self, diagonal=extra if self.diagonal is None else self.diagonal + extra)
 
+    def scaled(self, factor: float) -> Covariances:
+        """All Σ_k times `factor`."""
+        thin, diagonal = self.factor, self.diagonal
+        return replace(
+            self,
+            factor=None if thin is None else thin * factor**0.5,
+            diagonal=None if diagonal is None else diagonal * factor,
+            scale=self.scale * factor,
+            common_scale=self.common_scale * factor,
+        )
+
     def average(self, share: Tensor) -> Tensor:
         """Σ_k share_k Σ_k for shares that sum to one: (d, d), or (d,) when no part has an off-diagonal."""
         flat: Tensor | None = None

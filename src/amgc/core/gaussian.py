@@ -18,23 +18,42 @@ def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch
     >>> round(draws.std(1)[0, 0].item(), 1), draws[0, :, 1].abs().max().item()
     (2.0, 0.0)
     """
-    parts = as_covariances(covariance)
-    shape = (len(mean), count, mean.shape[1])
+    return Sampler(mean, covariance)(count, generator)
 
-    def noise(*size: int) -> Tensor:
-        return torch.randn(*size, generator=generator, dtype=mean.dtype, device=mean.device)
 
-    # A sum of covariances is the covariance of a sum of independent draws.
-    drawn = mean[:, None].expand(shape).clone()
-    if parts.full is not None:
-        drawn += column(parts.scale, 2) ** 0.5 * (noise(*shape) @ root(parts.full).to(mean.dtype).mT)
-    if parts.factor is not None:
-        drawn += noise(len(mean), count, parts.factor.shape[2]) @ parts.factor.mT
-    if parts.diagonal is not None:
-        drawn += noise(*shape) * parts.diagonal.clamp_min(0).sqrt()[:, None]
-    if parts.common is not None:
-        drawn += column(parts.common_scale, 2) ** 0.5 * (noise(*shape) @ root(parts.common).to(mean.dtype).mT)
-    return drawn
+class Sampler:
+    """Draws from N(μ_k, Σ_k) again and again: what `sample` does, with the roots of the covariances computed once."""
+
+    def __init__(self, mean: Tensor, covariance: AnyCovariance) -> None:
+        parts = as_covariances(covariance)
+        self.mean = mean
+        # A sum of covariances is the covariance of a sum of independent draws, so each part adds its own: a root
+        # (K, d, r) or (d, r) to multiply noise with, and the deviations of the diagonal part.
+        self.roots: list[Tensor] = []
+        self.deviation: Tensor | None = None
+        if parts.full is not None:
+            self.roots.append(column(parts.scale, 2) ** 0.5 * root(parts.full).to(mean.dtype))
+        if parts.factor is not None:
+            self.roots.append(parts.factor.to(mean.dtype))
+        if parts.common is not None:
+            self.roots.append(column(parts.common_scale, 2) ** 0.5 * root(parts.common).to(mean.dtype))
+        if parts.diagonal is not None:
+            self.deviation = parts.diagonal.clamp_min(0).sqrt()[:, None].to(mean.dtype)
+
+    def __call__(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """`count` draws per class: (K, count, d)."""
+        where = self.mean.device if generator is None else generator.device
+
+        def noise(width: int) -> Tensor:
+            drawn = torch.randn(len(self.mean), count, width, generator=generator, dtype=self.mean.dtype, device=where)
+            return drawn.to(self.mean.device)
+
+        drawn = self.mean[:, None].expand(-1, count, -1).clone()
+        for factor in self.roots:
+            drawn += noise(factor.shape[-1]) @ factor.mT
+        if self.deviation is not None:
+            drawn += noise(self.mean.shape[1]) * self.deviation
+        return drawn
 
 
 def root(covariance: Tensor) -> Tensor:

@@ -349,11 +349,13 @@ class ClassStatistics:
         about |= {"dtype": str(self.dtype).removeprefix("torch."), "classes": self.classes}
         return about | ({"freedom": self._freedom} if self.form == "shared" else {})
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What a file keeps: of a symmetric matrix the upper triangle, of a factor its correlations in half precision."""
+    def tensors(self, *, exact: bool = False) -> dict[str, Tensor]:
+        """What a file keeps: of a symmetric matrix the upper triangle, of a factor its correlations in half precision
+        (with `exact` the factor as it is, for a run that is to go on bit for bit).
+        """
         tensors = {name: self._rows(name) for name in self._used}
         upper = torch.triu_indices(self.dim, self.dim)
-        if self.form == "lowrank":
+        if self.form == "lowrank" and not exact:
             tensors["factor"] = (tensors["factor"] / _deviation(tensors["diagonal"])).half()
         if self.form == "full":
             tensors["full"] = tensors["full"][:, upper[0], upper[1]]
@@ -375,7 +377,7 @@ class ClassStatistics:
         upper = torch.triu_indices(result.dim, result.dim)
         for name, empty in result._used.items():
             rows = tensors[name].to(empty.device)
-            if name == "factor":
+            if name == "factor" and rows.dtype == torch.float16:
                 rows = rows.to(dtype) * _deviation(tensors["diagonal"].to(rows.device))
             if name == "full":
                 packed, rows = rows, empty.new_empty(len(rows), result.dim, result.dim)

@@ -1,0 +1,1 @@
+"""The one training loop, checkpoints, resume, devices, distributed launch."""

@@ -1,0 +1,111 @@
+"""What a run is made of. Free of torch; a config is saved in the run's folder and decides its result to the bit."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from amgc.methods.contract import Hyper, about
+from amgc.methods.registry import find
+
+T = TypeVar("T")
+Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how a run computes; its result does not depend on it, but for rounding."""
+
+    device: Literal["auto", "cpu", "cuda"] = about("auto", "auto takes a GPU if there is one")
+    devices: int = about(1, "processes, each on a GPU or a share of the CPU's cores; under torchrun its number counts")
+    precision: Precision = about("32-true", "of the network; statistics and losses of classes stay in float32")
+    threads: int = about(0, "CPU threads per process; 0: the cores divided by the processes")
+    checkpoint_minutes: float = about(5.0, "between two checkpoints within a task; one is written after every task anyway")
+    feature_cache: str | None = about(
+        None, "folder for the features of a network that does not train, for later runs; it holds a row per image"
+    )
+    start: str | None = about(None, "a run whose training of task 1 is taken over, if all that decides it is the same")
+
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise ValueError(f"devices must be at least 1, not {self.devices}.")
+        if self.threads < 0 or not self.checkpoint_minutes >= 0:
+            raise ValueError("threads and checkpoint_minutes must not be negative.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run: a method on a stream of tasks."""
+
+    method: str
+    hyper: Hyper
+    data: str = "digits"
+    data_options: dict[str, Any] = field(default_factory=dict)
+    features: str = "convnet"
+    features_options: dict[str, Any] = field(default_factory=dict)
+    tasks: int | None = None
+    first_classes: int | None = None
+    increment: int | None = None
+    sizes: tuple[int, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    natural_order: bool = False
+    seed: int = 1993
+    machine: Machine = field(default_factory=Machine)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, the opposite of `from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Config:
+        """A config that `to_json` made plain; what does not fit is a ValueError."""
+        values = dict(values)
+        hyper = merged(find(values["method"]).hyper, values.pop("hyper"))
+        machine = merged(Machine(), values.pop("machine"))
+        for name in ("sizes", "classes"):
+            values[name] = None if values.get(name) is None else tuple(values[name])
+        if unknown := set(values) - {f.name for f in fields(cls)}:
+            raise ValueError(f"this version of amgc knows no setting {', '.join(sorted(unknown))}.")
+        return cls(hyper=hyper, machine=machine, **values)
+
+
+def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
+    """A frozen dataclass with the `chosen` fields replaced, nested ones too; an unknown name or a wrong type is an error.
+
+    >>> merged(Machine(), {"devices": 2}).devices
+    2
+    """
+    assert is_dataclass(default) and not isinstance(default, type)
+    hints = get_type_hints(type(default))
+    values: dict[str, Any] = {}
+    for name, value in chosen.items():
+        full = f"{where}{name}"
+        if name not in hints:
+            close = difflib.get_close_matches(name, hints, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(hints)}."
+            raise ValueError(f"there is no setting {full!r}{hint}")
+        current = getattr(default, name)
+        if is_dataclass(current) and isinstance(value, dict):
+            values[name] = merged(current, value, f"{full}.")
+        else:
+            values[name] = _fitting(value, hints[name], full)
+    return replace(default, **values)
+
+
+def _fitting(value: Any, hint: Any, name: str) -> Any:
+    """The value as the type that is asked for: JSON and TOML know no tuples, and write 1 for 1.0."""
+    origin, options = get_origin(hint), get_args(hint)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_fitting(item, options[0], name) for item in value)
+    if origin is Literal:
+        if value in options:
+            return value
+        raise ValueError(f"{name} must be one of {', '.join(map(str, options))}; not {value!r}.")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    allowed = options if type(None) in options else (hint,)
+    if not any(type(value) is kind for kind in allowed):
+        wanted = " or ".join("none" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in allowed)
+        raise ValueError(f"{name} must be {wanted}, not {value!r}.")
+    return value

@@ -1,0 +1,74 @@
+"""One process or several: who computes which share of a batch, and how all get the whole."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from amgc.engine.config import Machine
+
+
+class Processes:
+    """Lightning Fabric for device, precision and DDP, and the sums and gatherings that a run needs."""
+
+    def __init__(self, machine: Machine) -> None:
+        world = int(os.environ.get("WORLD_SIZE", machine.devices))  # torchrun's number counts
+        device = machine.device if machine.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        self.fabric = Fabric(
+            accelerator=device,
+            devices=local,
+            num_nodes=max(1, world // max(local, 1)),
+            strategy="ddp" if world > 1 else "auto",
+            precision=machine.precision,
+        )
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if machine.threads or local > 1:
+            torch.set_num_threads(machine.threads or max(1, cores // local))
+        self.fabric.launch()
+
+    @property
+    def device(self) -> torch.device:
+        return self.fabric.device
+
+    @property
+    def count(self) -> int:
+        return self.fabric.world_size
+
+    @property
+    def is_first(self) -> bool:
+        return self.fabric.global_rank == 0
+
+    def share(self, total: int) -> slice:
+        """The rows of a batch of `total` that are this process's."""
+        rank = self.fabric.global_rank
+        return slice(total * rank // self.count, total * (rank + 1) // self.count)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows (n, …) of all processes, in order; gradients flow back to the process that a row came from.
+
+        Every process then computes the same loss of the same batch. The backward pass sums over processes what each
+        sends back, so each network's gradient is `count` times its share's, and DDP's average is the batch's gradient.
+        """
+        if self.count == 1:
+            return rows
+        sizes = self._all_gather(torch.tensor(len(rows), device=rows.device)).tolist()
+        padding = rows.new_zeros(max(sizes) - len(rows), *rows.shape[1:])
+        gathered = self._all_gather(torch.cat([rows, padding]))
+        return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
+
+    def _all_gather(self, tensor: Tensor) -> Tensor:
+        gathered = self.fabric.all_gather(tensor, sync_grads=tensor.requires_grad)
+        assert isinstance(gathered, Tensor)
+        return gathered
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over processes."""
+        if self.count == 1:
+            return tensor
+        total = self.fabric.all_reduce(tensor, reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total

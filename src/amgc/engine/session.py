@@ -1,0 +1,262 @@
+"""A run in memory: the stream of tasks, the network, the method, and where in the run we are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from amgc import files
+from amgc.data import Augment, Dataset, Images, TaskStream, class_order, load, order_of, split_tasks
+from amgc.engine import checkpoint
+from amgc.engine.chance import seed_of
+from amgc.engine.config import Config
+from amgc.engine.processes import Processes
+from amgc.engine.training import Meter
+from amgc.engine.watch import Stopped, TrainingError, Watch
+from amgc.features import build
+from amgc.features.cache import cached_features
+from amgc.features.extractor import Extractor
+from amgc.methods.contract import Method, Task
+from amgc.methods.registry import find
+
+CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"
+FIRST_KIND = "first task"
+INFERENCE_BATCH = 256
+
+
+@dataclass
+class Position:
+    """Where a run is: optimiser steps done in a task; `begun` once the method has been told of the task."""
+
+    task: int = 0
+    step: int = 0
+    begun: bool = False
+
+
+class Vectors(Extractor):
+    """The extractor of a data set that consists of features: it hands them on."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
+class Session:
+    """Everything that a run needs while it runs; `checkpoint` and `resume` are opposites."""
+
+    def __init__(self, config: Config, folder: Path, watch: Watch, dataset: Dataset | None = None) -> None:
+        self.config, self.folder, self.watch = config, folder, watch
+        self.processes = Processes(config.machine)
+        dataset = dataset or load(config.data, **config.data_options)
+        self.stream = TaskStream(dataset, *order_and_sizes(config, dataset))
+        torch.manual_seed(seed_of(config.seed, "weights"))
+        self.network = make_network(config, dataset).to(self.processes.device)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's types lack it
+        self.augment = Augment.of(dataset).normalised(self.network.mean, self.network.std)
+        self.method: Method[Any] = find(config.method).kind(config.hyper, self.network, self.processes.device)
+        self.position = Position()
+        self.meter = Meter()
+        self.lines: list[dict[str, Any]] = []  # of metrics.jsonl
+        self.seconds = {"train": 0.0, "remember": 0.0, "evaluate": 0.0}  # of the task at hand
+        self._optimizer_tensors: dict[str, Tensor] = {}
+        self._saved_at = self._counted_at = time.monotonic()
+        self._test: list[tuple[object, Tensor, Tensor]] = []  # features and labels per task, and the network's they are
+
+    def task(self, index: int) -> Task:
+        return Task(index, self.stream.classes(index))
+
+    # ---- images and features -----------------------------------------------------------------------------------------
+
+    def training_images(self, task: Task) -> Images:
+        """The new classes' images; for the upper bound those of all seen classes."""
+        return self.stream.train_seen(task.index) if self.method.sees_old_data else self.stream.train(task.index)
+
+    def plain_features(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and labels, batch after batch, as the network sees images without augmentation; of all processes."""
+        self.network.eval()
+        batches = torch.split(torch.arange(len(images)), INFERENCE_BATCH)
+        share, device = self.processes.share, self.processes.device
+        for whole, (batch, _) in zip(batches, images.batches([rows[share(len(rows))] for rows in batches]), strict=True):
+            if self.watch.stop:
+                raise Stopped
+            with torch.no_grad(), self.processes.fabric.autocast():
+                plain = self.augment.plain(batch.to(device, non_blocking=True))
+                features = self.network(plain.contiguous(memory_format=torch.channels_last) if plain.ndim == 4 else plain)
+            yield self.processes.gather(features.float()), images.labels[whole].to(device)
+
+    def frozen_features(self, images: Images) -> Tensor:
+        """All features (n, d) of a network that does not train, from the cache if the user wants one."""
+        if self.config.machine.feature_cache and self.processes.count == 1:
+            folder = self.config.machine.feature_cache
+            return cached_features(self.network, images, preprocess=self.augment.plain, directory=folder)
+        return torch.cat([features.cpu() for features, _ in self.plain_features(images)])
+
+    def evaluate(self, task: Task) -> tuple[list[int], list[int]]:
+        """Per seen class: test images classified rightly among all seen classes, and test images."""
+        correct = torch.zeros(len(task.seen), dtype=torch.int64)
+        counted = torch.zeros_like(correct)
+        for index in range(task.index + 1):
+            features, labels = self.test_features(index)
+            for rows in torch.split(torch.arange(len(labels)), 4096):
+                with torch.no_grad():
+                    scores = self.method.scores(features[rows].to(self.processes.device)).cpu()
+                if scores.shape[1] != len(task.seen) or not bool(torch.isfinite(scores).all()):
+                    raise TrainingError(
+                        f"after task {task.index + 1} {self.config.method} gives scores of shape {tuple(scores.shape)}, some "
+                        f"perhaps not finite; there must be a finite one for each of {len(task.seen)} classes."
+                    )
+                right = scores.argmax(1) == labels[rows]
+                correct += torch.bincount(labels[rows][right], minlength=len(correct))
+                counted += torch.bincount(labels[rows], minlength=len(correct))
+        return correct.tolist(), counted.tolist()
+
+    def test_features(self, index: int) -> tuple[Tensor, Tensor]:
+        """Of the test images of one task's classes; computed anew only if the network has changed since."""
+        version = tuple((tensor.data_ptr(), tensor._version) for tensor in self.network.state_dict(keep_vars=True).values())
+        if index == len(self._test) or self._test[index][0] != version:
+            images = self.stream.test(index)
+            own = (images.labels >= self.stream.classes(index).start).nonzero().squeeze(1)
+            images = images.subset(own)
+            entry = version, self.frozen_features(images), images.labels
+            self._test[index : index + 1] = [entry]
+        return self._test[index][1:]
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def checkpoint_if_due(self, optimizer: Any) -> None:
+        """After a step: save if it is time, stop if asked to."""
+        due = time.monotonic() - self._saved_at > 60 * self.config.machine.checkpoint_minutes
+        if (due or self.watch.stop) and self.method.settled:
+            self.checkpoint(optimizer)
+        if self.watch.stop:
+            raise Stopped
+
+    def checkpoint(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Write all that is needed to go on from here. The first process alone writes; all hold the same."""
+        self.count_seconds("train" if optimizer is not None else "evaluate")
+        self._saved_at = time.monotonic()
+        if not self.processes.is_first:
+            return
+        header, tensors = checkpoint.pack(self.method.state())
+        about: dict[str, Any] = {
+            "config": identity(self.config),
+            "position": asdict(self.position),
+            "method": header,
+            "lines": self.lines,
+        }
+        about |= {"seconds": self.seconds, "count": self.meter.count}
+        about["precision"] = self.processes.fabric.strategy.precision.state_dict()
+        parts = checkpoint.prefixed("network/", self.network.state_dict())
+        parts |= checkpoint.prefixed("method/", tensors) | checkpoint.prefixed("meter/", self.meter.sums)
+        if optimizer is not None:
+            parts |= checkpoint.prefixed("optimizer/", checkpoint.optimizer_tensors(optimizer))
+        checkpoint.write(self.folder / CHECKPOINT, about, parts)
+
+    def resume(self) -> None:
+        """Go back to the last checkpoint, if there is one."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return
+        about, tensors = checkpoint.read(path)
+        if about.get("config") != identity(self.config):
+            raise files.FileFormatError(f"{str(path)!r} belongs to a run with another config; it cannot be resumed here.")
+        try:
+            self.network.load_state_dict(checkpoint.without("network/", tensors))
+            own = checkpoint.unpack(about["method"], checkpoint.without("method/", tensors), self.processes.device)
+            self.method.restore(own)
+            self.position = Position(**about["position"])
+            self.lines, self.seconds = about["lines"], about["seconds"]
+            self.meter.sums = {k: v.to(self.processes.device) for k, v in checkpoint.without("meter/", tensors).items()}
+            self.meter.count = about["count"]
+            self.processes.fabric.strategy.precision.load_state_dict(about["precision"])
+            self._optimizer_tensors = checkpoint.without("optimizer/", tensors)
+        except files.MISFITS as error:
+            raise files.misfit(path, error) from error
+        if self.position.begun:
+            self.method.task = self.task(self.position.task)
+
+    def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The momenta of the checkpoint that the run was resumed from, once."""
+        if self._optimizer_tensors:
+            checkpoint.restore_optimizer(optimizer, self._optimizer_tensors)
+            self._optimizer_tensors = {}
+
+    def count_seconds(self, activity: str) -> None:
+        """What has passed since the last call was spent on this."""
+        now = time.monotonic()
+        self.seconds[activity] += now - self._counted_at
+        self._counted_at = now
+
+    # ---- the training of task 1, for other methods to start from -----------------------------------------------------
+
+    def save_first_task(self) -> None:
+        """Network and head as task 1's training left them."""
+        if self.processes.is_first and self.method.common_start and not self.method.sees_old_data:
+            tensors = checkpoint.prefixed("network/", self.network.state_dict())
+            tensors |= {"head.weight": self.method.head.weight, "head.bias": self.method.head.bias}
+            header = {"key": first_task_key(self.config), "seconds": self.seconds["train"], "losses": self.meter.means()}
+            files.write(self.folder / FIRST_TASK, FIRST_KIND, header, tensors)
+
+    def take_first_task(self) -> bool:
+        """Take over what `save_first_task` wrote in `machine.start`; False if there is nothing to take."""
+        if not (self.config.machine.start and self.method.common_start):
+            return False
+        path = Path(self.config.machine.start) / FIRST_TASK
+        header, tensors = files.read(path, FIRST_KIND)
+        mine = files.plain_json(first_task_key(self.config))
+        differing = [name for name in mine if header.get("key", {}).get(name) != mine[name]]
+        if differing:
+            raise ValueError(
+                f"task 1 of {self.config.machine.start!r} was trained with another {', '.join(differing)}; "
+                "leave --start out, or set the same."
+            )
+        self.network.load_state_dict(checkpoint.without("network/", tensors))
+        self.method.head.set(tensors["head.weight"], tensors["head.bias"])
+        self.seconds["train"] = float(header["seconds"])
+        self._counted_at = time.monotonic()
+        return True
+
+
+def order_and_sizes(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The classes in order of arrival, as labels of the data set, and how many come in each task."""
+    if config.classes is not None:
+        order = order_of(config.classes, dataset.class_names)
+    else:
+        order = class_order(len(dataset.class_names), None if config.natural_order else config.seed)
+    tasks = config.tasks
+    if (config.first_classes, config.increment, config.sizes, tasks) == (None, None, None, None):
+        tasks = 1
+    return order, split_tasks(
+        len(order), tasks=tasks, first=config.first_classes, increment=config.increment, sizes=config.sizes
+    )
+
+
+def make_network(config: Config, dataset: Dataset) -> Extractor:
+    """The extractor for the data set's images; for a data set of features the identity."""
+    if dataset.is_features:
+        return Vectors(dataset.train.shape[0])
+    augmented = Augment.of(dataset)
+    shape = (dataset.train.shape[0], augmented.size, augmented.size)
+    return build(config.features, image_shape=shape, **config.features_options)
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """What decides a run's result: the config without the machine."""
+    plain: dict[str, Any] = files.plain_json({k: v for k, v in config.to_json().items() if k != "machine"})
+    return plain
+
+
+def first_task_key(config: Config) -> dict[str, Any]:
+    """What decides the training of task 1."""
+    names = "data data_options features features_options first_classes increment sizes tasks classes natural_order seed"
+    key = {name: getattr(config, name) for name in names.split()}
+    return key | {"first": asdict(config.hyper.first), "precision": config.machine.precision}

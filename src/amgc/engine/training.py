@@ -1,0 +1,216 @@
+"""The training loop: the same for every method, on images or on the features of a network that does not train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from amgc.data import Chance
+from amgc.engine.chance import generator, seed_of, shuffled
+from amgc.engine.watch import Progress, TrainingError
+from amgc.features.extractor import freeze_batchnorm
+from amgc.methods.contract import Batch, Method, Phase, Task
+
+if TYPE_CHECKING:
+    from amgc.engine.session import Session
+
+
+def train(session: Session, task: Task) -> None:
+    """Train a task from where `session.position` is to its end."""
+    phase, method, position = session.method.phase(task), session.method, session.position
+    source = Source(session, task, phase)
+    steps = -(-len(source) // phase.batch_size)
+    session.watch.begin_task(task, len(session.stream), steps * phase.epochs, position.step)
+    for epoch in range(position.step // steps, phase.epochs):
+        set_rates(source.optimizer, phase, epoch)
+        done = position.step % steps
+        if not done:
+            method.begin_epoch()
+            session.meter.reset()
+        for batch in source.batches(epoch, done):
+            terms = method.loss(batch)
+            source.optimizer.zero_grad()
+            session.processes.fabric.backward(total(terms))
+            source.optimizer.step()
+            position.step += 1
+            session.meter.add(terms)
+            if session.watch.wants_progress():
+                session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
+            session.checkpoint_if_due(source.optimizer)
+        session.meter.check(task, epoch)
+    source.close()
+
+
+def total(terms: dict[str, Tensor]) -> Tensor:
+    """The sum of a loss's terms."""
+    return torch.stack(list(terms.values())).sum()
+
+
+class Source:
+    """The batches of a task, and the optimiser of what they train."""
+
+    def __init__(self, session: Session, task: Task, phase: Phase) -> None:
+        self.session, self.task, self.phase = session, task, phase
+        method, fabric = session.method, session.processes.fabric
+        self.images = session.training_images(task)
+        self.features: Tensor | None = None
+        network = prepare(method, phase)
+        module = Learner(network, method.trainable())
+        optimizer = make_optimizer(network, method.trainable(), phase)
+        self.learner: Any = None
+        if any(parameter.requires_grad for parameter in network.parameters()):
+            self.learner, wrapped = fabric.setup(module, optimizer)
+            self.learner.train()
+        else:
+            wrapped = fabric.setup_optimizers(optimizer)
+            if phase.epochs:
+                self.features = session.frozen_features(self.images)
+        self.optimizer: Any = wrapped
+        session.restore_optimizer(optimizer)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def close(self) -> None:
+        """DDP's hooks on the parameters go with the wrapper."""
+        self.learner = None
+
+    def batches(self, epoch: int, done: int) -> Iterator[Batch]:
+        """The batches of an epoch from step `done` on."""
+        seed, task = self.session.config.seed, self.task.index
+        indices = shuffled(len(self), self.phase.batch_size, seed, "shuffle", task, epoch)[done:]
+        step = self.session.position.step
+        if self.features is not None:
+            for rows in indices:
+                yield self.batch_of_features(rows, generator(seed, "step", task, step))
+                step += 1
+            return
+        share = self.session.processes.share
+        shares = [rows[share(len(rows))] for rows in indices]
+        loaded = self.images.batches(shares)
+        for rows, (images, labels) in zip(indices, loaded, strict=True):
+            torch.manual_seed(seed_of(seed, "network", task, step))  # dropout and the like
+            chance = Chance(generator(seed, "augment", task, step), share(len(rows)).start, len(rows))
+            yield self.batch_of_images(images, labels, chance, generator(seed, "step", task, step))
+            step += 1
+
+    def batch_of_images(self, images: Tensor, labels: Tensor, chance: Chance, drawing: torch.Generator) -> Batch:
+        """One forward pass of this process's share; the features of all processes."""
+        session, device = self.session, self.session.processes.device
+        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        images = session.augment(images, chance) if self.phase.augment else session.augment.plain(images)
+        images, labels = session.method.views(images, labels)
+        images = images.contiguous(memory_format=torch.channels_last)
+        gather = session.processes.gather
+
+        def through(network: nn.Module) -> Tensor:
+            with torch.no_grad(), session.processes.fabric.autocast():
+                return gather(network(images).float())
+
+        return Batch(gather(self.learner(images).float()), gather(labels), drawing, through)
+
+    def batch_of_features(self, rows: Tensor, drawing: torch.Generator) -> Batch:
+        assert self.features is not None
+        device = self.session.processes.device
+
+        def through(network: nn.Module) -> Tensor:
+            raise TypeError("another network cannot be asked: this task trains on the features of a frozen one.")
+
+        return Batch(self.features[rows].to(device), self.images.labels[rows].to(device), drawing, through)
+
+
+class Learner(nn.Module):
+    """What DDP sees: the network, and the parameters whose gradients come past its forward pass."""
+
+    def __init__(self, network: nn.Module, others: list[Tensor]) -> None:
+        super().__init__()
+        self.network = network
+        self.others = nn.ParameterList(others)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network(images)
+        return features
+
+
+def prepare(method: Method[Any], phase: Phase) -> nn.Module:
+    """The network in the state that the phase asks for: training or frozen, batch norm free or fixed."""
+    network = method.network
+    network.requires_grad_(phase.extractor_lr > 0 and phase.epochs > 0)
+    if phase.batchnorm == "fixed":
+        freeze_batchnorm(network)
+    return network
+
+
+def make_optimizer(network: nn.Module, others: list[Tensor], phase: Phase) -> torch.optim.Optimizer:
+    """Network and head are groups with learning rates and weight decays of their own."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": others, "lr": phase.head_lr, "weight_decay": phase.head_weight_decay},
+        {"params": trained, "lr": phase.extractor_lr, "weight_decay": phase.weight_decay},
+    ]
+    groups = [{**group, "base_lr": group["lr"]} for group in groups if group["params"]]
+    if phase.optimizer == "adam":
+        return torch.optim.Adam(groups)
+    return torch.optim.SGD(groups, momentum=phase.momentum)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, phase: Phase, epoch: int) -> None:
+    """The learning rates of an epoch."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * rate(phase, epoch)
+
+
+def rate(phase: Phase, epoch: int) -> float:
+    """The schedule: by which factor the learning rates are smaller in this epoch.
+
+    >>> [rate(Phase(epochs=4), epoch) for epoch in (0, 2)], [rate(Phase(epochs=10, schedule="step"), e) for e in (2, 3, 9)]
+    ([1.0, 0.5], [1.0, 0.1, 0.001])
+    """
+    if phase.schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * epoch / phase.epochs))
+    if phase.schedule == "step":
+        return phase.gamma ** sum(epoch >= round(share * phase.epochs) for share in phase.milestones)
+    return 1.0
+
+
+class Meter:
+    """Means of the loss terms over an epoch, kept on the device: no synchronisation per step."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count = 0
+
+    def reset(self) -> None:
+        self.sums, self.count = {}, 0
+
+    def add(self, terms: dict[str, Tensor]) -> None:
+        for name, value in terms.items():
+            value = value.detach().double()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.count += 1
+
+    def means(self) -> dict[str, float]:
+        return {name: float(value) / self.count for name, value in self.sums.items()}
+
+    def check(self, task: Task, epoch: int) -> None:
+        """A loss that is no number any more stops the run, with advice."""
+        wrong = [name for name, value in self.means().items() if not math.isfinite(value)]
+        if wrong:
+            raise TrainingError(
+                f"the loss {wrong[0]!r} became infinite or not a number in task {task.index + 1}, epoch {epoch + 1}. "
+                f"A smaller learning rate (--{'first' if task.is_first else 'later'}.extractor-lr, ….head-lr) helps."
+            )
+
+
+def snapshot(
+    method: Method[Any], batch: Batch, terms: dict[str, Tensor], epoch: int, phase: Phase, step: int, steps: int
+) -> Progress:
+    """For the progress display."""
+    with torch.no_grad():
+        right = (method.head(batch.features).argmax(1) == batch.labels).float().mean()
+    values = {name: float(value) for name, value in terms.items()}
+    return Progress(epoch, phase.epochs, step, steps * phase.epochs, values, float(right))

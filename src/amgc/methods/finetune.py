@@ -1,0 +1,35 @@
+"""Fine-tuning: the lower bound. Each task is trained as if it were the only one, and the old ones are forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from amgc.methods.contract import Batch, Hyper, Method, Phase, about
+from amgc.methods.lazy import torch
+from amgc.methods.registry import method
+
+
+@dataclass(frozen=True)
+class FinetuneHyper(Hyper):
+    """Hyper-parameters of fine-tuning."""
+
+    softmax: Literal["seen", "new"] = about(
+        "seen", "classes that compete in the loss: all seen so far, or the new ones only (PyCIL's finetune.py)"
+    )
+
+
+STEPS = Phase(epochs=200, extractor_lr=0.1, head_lr=0.1, schedule="step")
+LATER = Phase(
+    80, extractor_lr=0.1, head_lr=0.1, schedule="step", milestones=(0.5, 0.875), weight_decay=2e-4, head_weight_decay=2e-4
+)
+
+
+@method("finetune", FinetuneHyper(first=STEPS, later=LATER))
+class Finetune(Method[FinetuneHyper]):
+    """Fine-tuning, the lower bound: cross-entropy on the new images, nothing against forgetting."""
+
+    def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        start = self.task.new.start if self.hyper.softmax == "new" else 0
+        scores = self.head(batch.features)[:, start:]
+        return {"cross-entropy": torch.nn.functional.cross_entropy(scores, batch.labels - start)}

@@ -1,0 +1,30 @@
+"""Joint training: the upper bound. It alone sees the images of all classes so far, which no honest method may."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from amgc.methods.contract import Hyper, LinearHead, Method, Task
+from amgc.methods.finetune import STEPS
+from amgc.methods.lazy import torch
+from amgc.methods.registry import method
+
+if TYPE_CHECKING:
+    from amgc.features.extractor import Extractor
+
+
+@method("joint", Hyper(first=STEPS, later=STEPS))
+class Joint(Method[Hyper]):
+    """Joint training, the upper bound: in every task anew, on the images of all seen classes, old ones included."""
+
+    sees_old_data = True
+
+    def __init__(self, hyper: Hyper, network: Extractor, device: torch.device) -> None:
+        super().__init__(hyper, network, device)
+        self.untrained = copy.deepcopy(network.state_dict())
+
+    def begin(self, task: Task, generator: torch.Generator) -> None:
+        self.network.load_state_dict(self.untrained)
+        self.head = LinearHead(self.network.dim, self.device)
+        super().begin(task, generator)
