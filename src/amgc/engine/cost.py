@@ -34,6 +34,7 @@ class Cost:
     seconds: float
     disk: int  # bytes in the run's folder, one checkpoint being written while the last one is still there
     memory: int  # bytes at the peak
+    tasks: tuple[float, ...] = ()  # seconds of each task that is left
 
     def __str__(self) -> str:
         return (
@@ -50,6 +51,7 @@ def estimate(session: Session) -> Cost:
         index for index in (0, 1) if session.position.task <= index < len(session.stream) or index == 1 < len(session.stream)
     ]
     measured = {index: _rehearse(session, index) for index in phases}
+    tasks: list[float] = []
     for index in range(session.position.task, len(session.stream)):
         task = session.task(index)
         phase = session.method.phase(task)
@@ -58,15 +60,18 @@ def estimate(session: Session) -> Cost:
         steps = -(-images // phase.batch_size) * phase.epochs
         if index == session.position.task:
             steps = max(0, steps - session.position.step)
+        if task.is_first and session.config.machine.start and session.method.common_start:
+            steps = 0  # its training is taken over
         trains = phase.extractor_lr > 0 and phase.epochs > 0
         trained += min(steps * phase.batch_size, images * phase.epochs) if trains else 0
         forward = images * (1 if trains or not phase.epochs else 2) + (tests if trains else tests // (index + 1))
         passed += forward
-        seconds += steps * step + forward * per_image + ending
+        tasks.append(steps * step + forward * per_image + ending)
+        seconds += tasks[-1]
     network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return Cost(trained, passed, seconds, 2 * checkpoint + network, peak + checkpoint)
+    return Cost(trained, passed, seconds, 2 * checkpoint + network, peak + checkpoint, tuple(tasks))
 
 
 def _rehearse(session: Session, index: int) -> tuple[float, float, int]:

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,7 @@ def _from_file(path: Path, known: dict[str, Entry]) -> Entry:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their types up there
     spec.loader.exec_module(module)
     added = [entry for entry in _ENTRIES.values() if entry.kind.__module__ == name]
     if not added:
