@@ -1,0 +1,58 @@
+"""What is shown when runs have ended, and by `amgc show`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amgc.report import RunRecord, accuracy_table, find_runs, plot_accuracy
+from amgc.report.table import DASH, grid, percent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAN, PLOT = "plan.json", "accuracy.png"
+WIDEST = 120
+
+
+def show_ending(folder: Path, console: Console) -> None:
+    """The table, the plot, and where to find them again."""
+    runs = find_runs(folder)
+    plot_accuracy(runs, folder / PLOT)
+    console.print()
+    console.print(accuracy_table(runs, width(console)))
+    show_paper(folder, runs, console)
+    console.print(
+        f"\nRun folder: {folder}\nPlot: {folder / PLOT}\nSee it again: amgc show {folder}", highlight=False, markup=False
+    )
+
+
+def show_paper(folder: Path, runs: Sequence[RunRecord], console: Console) -> None:
+    """The paper's figures beside ours, where the preset has some."""
+    figures = paper_figures(folder)
+    rows = []
+    for run in runs:
+        theirs = figures.get(run.method)
+        if theirs:
+            ours = (run.metrics.last_accuracy, run.metrics.average_incremental_accuracy) if run.finished else (None, None)
+            pairs = zip(ours, (theirs.get("LA"), theirs.get("AIA")), strict=True)
+            cells = [[percent(own), DASH if other is None else f"{other:.1f}"] for own, other in pairs]
+            rows.append([run.method, *cells[0], *cells[1]])
+    if rows:
+        console.print()
+        console.print(grid(["method", "LA", "LA, paper", "AIA", "AIA, paper"], rows))
+
+
+def paper_figures(folder: Path) -> dict[str, dict[str, float]]:
+    """What the plan in the folder keeps of the preset's `[paper]`."""
+    try:
+        figures: Any = json.loads((folder / PLAN).read_text())["paper"]
+        return {str(name): {str(key): float(value) for key, value in pair.items()} for name, pair in figures.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # no plan, or a damaged one: the table stands without it
+
+
+def width(console: Console) -> int:
+    return min(console.width, WIDEST)

@@ -1,0 +1,101 @@
+"""What goes wrong because of the input or the machine is one line on stderr; a bug keeps its traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
+# By name, because the modules that define them may need torch, and a help text must not.
+DAMAGED = {"FileFormatError", "RunError", "CorruptImageError"}
+TRAINING = {"TrainingError", "OutOfMemoryError"}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+
+class UsageError(ValueError):
+    """The command line asks for something that does not exist or does not fit together."""
+
+
+@dataclass
+class Outcome:
+    """How a command ended."""
+
+    code: int = 0
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks for all that compute together."""
+    return int(os.environ.get("LOCAL_RANK", 0)) == 0
+
+
+@contextmanager
+def reported() -> Iterator[Outcome]:
+    """Turn what the user can do something about into a message and an exit code."""
+    outcome = Outcome()
+    try:
+        yield outcome
+    except SystemExit as leaving:  # tyro has printed a help text, or what is wrong with the flags
+        outcome.code = leaving.code if isinstance(leaving.code, int) else WRONG_INPUT if leaving.code else 0
+    except KeyboardInterrupt:
+        outcome.code = STOPPED
+        say("stopped at once.")
+    except BrokenPipeError:  # `amgc show … | head`
+        outcome.code = FAILED
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        code = exit_code(error)
+        if code is None and is_first_process():
+            raise
+        outcome.code = code or FAILED  # a process that helps loses its connection when the first one ends
+        if os.environ.get("AMGC_DEBUG"):
+            traceback.print_exc()
+        else:
+            say(f"error: {message(error)}")
+
+
+def say(text: str) -> None:
+    """A line on stderr, from the first process."""
+    if is_first_process():
+        print(f"amgc: {text}", file=sys.stderr, flush=True)
+
+
+def exit_code(error: Exception) -> int | None:
+    """1 or 2 for what is told as one message, None for a bug."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & (DAMAGED | TRAINING) or isinstance(error, ImportError | MemoryError):
+        return FAILED
+    if isinstance(error, FileNotFoundError | NotADirectoryError | FileExistsError | ValueError):
+        return WRONG_INPUT
+    return FAILED if isinstance(error, OSError) else None
+
+
+def message(error: Exception) -> str:
+    """The error for people, with advice where the system's own words have none."""
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return f"the disk is full{_place(error)}. Make room, then go on with `amgc resume`: no finished task is lost."
+    if isinstance(error, PermissionError):
+        return f"no permission for {error.filename!r}; choose another folder with --out, or change its permissions."
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return f"{error.filename!r} is on a disk that cannot be written; choose another folder with --out."
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}:
+        return f"out of memory ({error}); a smaller --first.batch-size and --later.batch-size needs less."
+    return str(error) or type(error).__name__
+
+
+def _place(error: OSError) -> str:
+    """Where, and how much space is left there."""
+    if not error.filename:
+        return ""
+    try:
+        folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename)))
+        return f" ({folder}: {shutil.disk_usage(folder).free / 1e6:.0f} MB free)"
+    except OSError:
+        return f" ({error.filename!r})"

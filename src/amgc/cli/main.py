@@ -1,0 +1,54 @@
+"""`amgc COMMAND …`. Each command is a file with `main(arguments) -> exit code`, imported when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+import amgc
+from amgc.cli.errors import WRONG_INPUT, reported
+
+COMMANDS = {
+    "run": "train methods on a stream of tasks and show their accuracies; without arguments: handwritten digits",
+    "resume": "go on with a run that was stopped, or that a crash ended",
+    "show": "accuracies of runs, finished or still going",
+    "list": "methods, data sets, feature extractors and presets, by name",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code: 0, 1 (it failed), 2 (wrong input) or 130 (stopped by the user)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if given[0] == "--version":
+        print(f"amgc {amgc.__version__}")
+        return 0
+    name, rest = given[0], given[1:]
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean 'amgc {close[0]}'?" if close else "`amgc --help` lists them."
+        print(f"amgc: error: there is no command {name!r}; {hint}", file=sys.stderr)
+        return WRONG_INPUT
+    with reported() as outcome:
+        outcome.code = importlib.import_module(f"amgc.cli.{name}").main(rest)
+    return outcome.code
+
+
+def overview() -> str:
+    """What `amgc --help` prints."""
+    lines = [f"  {name:<8} {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: amgc COMMAND …",
+            "",
+            "Teach a classifier new classes, task after task, without keeping old images.",
+            "",
+            *lines,
+            "",
+            "`amgc COMMAND --help` says more. Try `amgc run`: it takes less than a minute and needs no download.",
+        ]
+    )

@@ -1,0 +1,174 @@
+"""What a command runs: one method in a folder, or several in sub-folders that share the training of task 1.
+
+FOLDER/plan.json keeps it, so that `amgc resume` knows what is still to come.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amgc.cli.ending import PLAN, show_ending
+from amgc.cli.errors import STOPPED, is_first_process
+from amgc.cli.progress import Quiet, Shown, stoppable
+from amgc.engine.config import Config
+from amgc.methods.registry import find
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from amgc.data import Dataset
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Configs by the methods' names; `takers` take task 1's training from `giver`."""
+
+    folder: Path
+    configs: dict[str, Config]
+    paper: dict[str, dict[str, float]] = field(default_factory=dict)
+    giver: str | None = None
+    takers: tuple[str, ...] = ()
+
+    def place(self, name: str) -> Path:
+        """The run folder of a method."""
+        return self.folder if len(self.configs) == 1 else self.folder / name
+
+    def started(self, name: str) -> Config:
+        """A method's config, with where it takes task 1's training from."""
+        config = self.configs[name]
+        if name not in self.takers or self.giver is None:
+            return config
+        return replace(config, machine=replace(config.machine, start=str(self.place(self.giver))))
+
+    def write(self) -> None:
+        from amgc.engine.run import write_json
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        content: dict[str, Any] = {"version": VERSION, "paper": self.paper, "giver": self.giver, "takers": self.takers}
+        write_json(self.folder / PLAN, content | {"runs": {name: config.to_json() for name, config in self.configs.items()}})
+
+    @classmethod
+    def read(cls, folder: Path) -> Plan:
+        """The plan of a folder; that of a run made without one is the run itself."""
+        from amgc.engine.run import read_config
+        from amgc.files import FileFormatError
+
+        path = folder / PLAN
+        if not path.is_file():
+            config = read_config(folder, {})
+            return cls(folder, {find(config.method).name: config})
+        try:
+            content = json.loads(path.read_text())
+            configs = {name: Config.from_json(values) for name, values in content["runs"].items()}
+            return cls(folder, configs, content["paper"], content["giver"], tuple(content["takers"]))
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise FileFormatError(f"{str(path)!r} is damaged, or not a plan ({error!r}).") from error
+
+
+def shared(plan: Plan) -> Plan:
+    """The plan with task 1 trained once, where all that decides it is the same."""
+    from amgc.engine.session import first_task_key
+
+    able = {name: config for name, config in plan.configs.items() if find(config.method).kind.common_start}
+    giver = next((name for name, config in able.items() if not find(config.method).kind.sees_old_data), None)
+    if giver is None:
+        return plan
+    order = list(plan.configs)
+    takers = [
+        name
+        for name, config in able.items()
+        if order.index(name) > order.index(giver)
+        and config.machine.start is None
+        and first_task_key(config) == first_task_key(plan.configs[giver])
+    ]
+    return replace(plan, giver=giver if takers else None, takers=tuple(takers))
+
+
+def carry_out(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool = False) -> int:
+    """All runs of a new plan, then what came out."""
+    from amgc.engine.run import run
+
+    shown = Quiet() if (quiet and not dry_run) or not is_first_process() else Shown(console)
+    plan = shared(plan)
+    with stoppable(shown):
+        return _told(plan, console, lambda: _all(plan, shown, quiet and not dry_run, dry_run, run))
+
+
+def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
+    dataset = load_data(plan)
+    if len(plan.configs) > 1:
+        if not quiet:
+            for name in plan.configs:
+                shown.begin_method(name)
+                run(plan.started(name), plan.place(name), shown, dataset, dry_run=True)
+            shown.sum_up(plan.giver, plan.takers)
+    elif dry_run:
+        shown.begin_method(*plan.configs)
+        run(plan.started(*plan.configs), plan.folder, shown, dataset, dry_run=True)
+    if dry_run:
+        return False
+    shown.before_start = plan.write if is_first_process() else None
+    for name in plan.configs:
+        shown.begin_method(name)
+        run(plan.started(name), plan.place(name), shown, dataset)
+    return True
+
+
+def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False) -> int:
+    """The runs of a plan that are not finished, from where they are."""
+    from amgc.engine.run import RUN, resume, run
+    from amgc.report import load_run
+
+    shown = Quiet() if quiet or not is_first_process() else Shown(console)
+    unfinished = [n for n in plan.configs if not (plan.place(n) / RUN).exists() or not load_run(plan.place(n)).finished]
+
+    def work() -> bool:
+        if not unfinished:
+            shown.tell(f"{plan.folder} is finished already.")
+            return True
+        dataset = load_data(plan)
+        for name in unfinished:
+            shown.begin_method(name)
+            begun = (plan.place(name) / RUN).exists()
+            config = plan.started(name)
+            if begun:
+                moved = {"start": config.machine.start} if name in plan.takers else {}  # the folder may have moved
+                resume(plan.place(name), shown, dataset, **(moved | machine))
+            else:
+                run(replace(config, machine=replace(config.machine, **machine)), plan.place(name), shown, dataset)
+        return True
+
+    with stoppable(shown):
+        return _told(plan, console, work)
+
+
+def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
+    """Do the work and show what came out, or how to go on with it."""
+    from amgc.engine.watch import Stopped
+
+    try:
+        finished = work()
+    except Stopped:
+        if is_first_process():
+            begun = (plan.folder / PLAN).exists() or (plan.folder / "run.json").exists()
+            text = f"Stopped; go on with: amgc resume {plan.folder}" if begun else "Stopped; nothing was written."
+            print(text, file=sys.stderr, flush=True)
+        return STOPPED
+    if finished and is_first_process():
+        show_ending(plan.folder, console)
+    return 0
+
+
+def load_data(plan: Plan) -> Dataset:
+    """The data set, read once for all methods."""
+    from amgc.data import load
+
+    config = next(iter(plan.configs.values()))
+    return load(config.data, **config.data_options)

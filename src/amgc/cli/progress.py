@@ -1,0 +1,179 @@
+"""What is seen of a run while it goes on, and how it is stopped: a live block on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from amgc.cli.errors import is_first_process
+from amgc.engine.watch import Progress, Stopped, Watch
+from amgc.methods.contract import Task
+from amgc.report.details import time_text
+from amgc.report.table import percent, printable
+
+if TYPE_CHECKING:
+    from amgc.engine.cost import Cost
+
+REFRESH = 0.25  # seconds between two looks at the losses, which cost a synchronisation
+PLAIN_REFRESH = 60.0  # the same where lines cannot be overwritten
+NAMES = 40  # characters of class names
+
+
+def console() -> Console:
+    """Where results go; $NO_COLOR is respected, and what is piped is plain and not wrapped to 80 columns."""
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=100)
+
+
+class Quiet(Watch):
+    """Shows nothing; `before_start` is called when a run is known to be able to start."""
+
+    before_start: Callable[[], None] | None = None
+
+    def begin_method(self, name: str) -> None:
+        """The next run is this method's."""
+
+    def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
+        """The costs of all methods are known."""
+
+    def tell(self, text: str) -> None:
+        """A line."""
+
+    def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
+        if self.stop:
+            raise Stopped
+        if self.before_start is not None:
+            self.before_start()
+
+
+class Shown(Quiet):
+    """Shows a run on a console."""
+
+    def __init__(self, screen: Console) -> None:
+        self.screen = screen
+        self.live: Live | None = None
+        self.method = ""
+        self.costs: dict[str, Cost] = {}
+        self.names: Sequence[str] = ()
+        self.sizes: Sequence[int] = ()
+        self.heading = ""
+        self.looked = self.task_began = self.run_began = time.monotonic()
+        self.task, self.steps, self.done = 0, 0, 0
+        self.first_task: int | None = None
+
+    def begin_method(self, name: str) -> None:
+        self.method = name
+
+    def tell(self, text: str) -> None:
+        self.screen.print(Text(printable(text)), soft_wrap=True)
+
+    def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
+        self.names, self.sizes = class_names, sizes
+        if self.method not in self.costs:
+            self.costs[self.method] = cost()
+            self.tell(f"{self.method}: {self.costs[self.method]}")
+        super().begin_run(class_names, sizes, cost)
+        self.run_began, self.first_task = time.monotonic(), None
+
+    def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
+        from amgc.engine.cost import duration
+
+        self.tell(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
+        if takers:
+            self.tell(f"task 1 is trained once, by {giver}; {', '.join(takers)} start from there.")
+
+    def wants_progress(self) -> bool:
+        now = time.monotonic()
+        if now - self.looked < (REFRESH if self.screen.is_terminal else PLAIN_REFRESH):
+            return False
+        self.looked = now
+        return True
+
+    def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+        if self.first_task is None:
+            self.first_task = task.index
+        self.task, self.steps, self.done, self.task_began = task.index, steps, done, time.monotonic()
+        names = ", ".join(printable(self.names[label]) for label in task.new)
+        names = names if len(names) <= NAMES else f"{names[: NAMES - 2].rpartition(',')[0] or names[: NAMES - 2]}, …"
+        self.heading = f"{self.method}, task {task.index + 1}/{tasks}: {names}"
+        if self.screen.is_terminal and steps:
+            self.live = Live(Text(self.heading), console=self.screen, auto_refresh=False, transient=True)
+            self.live.start(refresh=True)
+
+    def progress(self, now: Progress) -> None:
+        spent = max(time.monotonic() - self.task_began, 1e-9)
+        parts = [f"epoch {now.epoch + 1}/{now.epochs}"]
+        parts += [f"{name} {value:.3g}" for name, value in now.losses.items()]
+        parts += [f"batch accuracy {percent(now.accuracy)} %", f"{(now.step - self.done) / spent:.1f} steps/s"]
+        if (left := self.time_left(now.step)) is not None:
+            parts.append(f"about {time_text(left)} left" + (f" for {self.method}" if len(self.costs) > 1 else ""))
+        line = ", ".join(parts)
+        if self.live is not None:
+            self.live.update(Text(f"{self.heading}\n{line}", overflow="ellipsis", no_wrap=True), refresh=True)
+        elif not self.screen.is_terminal:
+            self.tell(f"{self.heading}: {line}")
+
+    def time_left(self, step: int) -> float | None:
+        """What was estimated for the rest, stretched by how much longer than estimated the beginning took."""
+        cost = self.costs.get(self.method)
+        if cost is None or not cost.tasks or self.first_task is None or not self.steps > self.done:
+            return None
+        tasks = cost.tasks[-(len(self.sizes) - self.first_task) :]
+        place = self.task - self.first_task
+        share = (step - self.done) / (self.steps - self.done)
+        expected = sum(tasks[:place]) + share * tasks[place]
+        left = sum(tasks) - expected
+        spent = time.monotonic() - self.run_began
+        return left * (spent + 1) / (expected + 1)  # the second keeps the first moments calm
+
+    def note(self, text: str) -> None:
+        self.tell(text)
+
+    def end_task(self, task: Task, line: dict[str, Any]) -> None:
+        self.close()
+        accuracy = percent(sum(line["correct"]) / max(1, sum(line["total"])))
+        spent = time_text(sum(line["seconds"].values()))
+        classes = f"{len(task.seen)} seen class{'es' * (len(task.seen) > 1)}"
+        self.tell(f"{self.method}, task {task.index + 1}/{len(self.sizes)}: {accuracy} % on {classes} ({spent})")
+
+    def close(self) -> None:
+        """Take the live block away."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+
+@contextmanager
+def stoppable(shown: Quiet) -> Iterator[None]:
+    """Ctrl-C or SIGTERM lets the run save itself and stop; the same signal again ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number in seen:
+            raise KeyboardInterrupt
+        seen.add(number)
+        shown.stop = True
+
+    seen: set[int] = set()
+    # The first process stops all: its helpers lose their connection when it ends. On their own they would stop at
+    # different steps and wait for each other for ever.
+    action = handle if is_first_process() else signal.SIG_IGN
+    before = {number: signal.signal(number, action) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if isinstance(shown, Shown):
+            shown.close()
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

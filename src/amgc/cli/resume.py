@@ -1,0 +1,36 @@
+"""`amgc resume RUN [machine flags]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from amgc.cli.errors import UsageError
+from amgc.cli.flags import Flag, machine_flags, make_struct
+from amgc.engine.config import Machine
+
+ABOUT = "Go on with a run from its last checkpoint; of a folder with several runs, with those that are not finished."
+
+
+def main(arguments: Sequence[str]) -> int:
+    rows = [
+        Flag("run", tyro.conf.Positional[str], tyro.MISSING, "folder of a run, or of several", "RUN"),
+        Flag("quiet", bool, False, "show the result only"),
+    ]
+    machine = [
+        Flag(row.name, row.kind | None, None, row.help, row.metavar, "(default: as before)") for row in machine_flags(Machine())
+    ]
+    made = make_struct("Resume", rows, {"machine": ("", "", machine)})
+    given: Any = tyro.cli(made, args=list(arguments), prog="amgc resume", description=ABOUT)
+    folder = Path(given.run)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {given.run!r} to go on with.")
+
+    from amgc.cli.plan import Plan, go_on
+    from amgc.cli.progress import console
+
+    changed = {name: value for name, value in vars(given.machine).items() if value is not None}
+    return go_on(Plan.read(folder), console(), changed, quiet=given.quiet)

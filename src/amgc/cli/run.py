@@ -1,0 +1,58 @@
+"""`amgc run [PRESET] [flags]`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from amgc.cli.ending import PLAN
+from amgc.cli.errors import UsageError, is_first_process
+from amgc.cli.flags import SPLIT, Parsed, parse
+
+FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which folder it chose
+
+
+def main(arguments: Sequence[str]) -> int:
+    parsed = parse(arguments)
+    folder = choose_folder(parsed)
+    os.environ[FOLDER] = str(folder)
+
+    from amgc.cli.plan import Plan, carry_out
+    from amgc.cli.progress import console
+
+    plan = Plan(folder, parsed.configs, paper(parsed))
+    return carry_out(plan, console(), quiet=parsed.quiet, dry_run=parsed.dry_run)
+
+
+def choose_folder(parsed: Parsed) -> Path:
+    """`--out`, or a free folder in `runs`; a run that is there already is never touched."""
+    if not is_first_process():
+        return Path(parsed.out or os.environ.get(FOLDER) or "runs")
+    if parsed.out is not None:
+        folder = Path(parsed.out)
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--out {parsed.out!r} is a file; name a folder.")
+        if holds_run(folder) and not parsed.dry_run:
+            raise UsageError(f"{parsed.out!r} holds a run already; `amgc resume {parsed.out}`, or choose another --out.")
+        return folder
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UsageError("under torchrun say where the run goes, with --out FOLDER: all processes have to agree.")
+    base, count = Path("runs") / parsed.choice.name, 1
+    folder = base
+    while folder.exists():
+        count += 1
+        folder = base.with_name(f"{base.name}-{count}")
+    return folder
+
+
+def holds_run(folder: Path) -> bool:
+    return (folder / PLAN).exists() or (folder / "run.json").exists() or any(folder.glob("*/run.json"))
+
+
+def paper(parsed: Parsed) -> dict[str, dict[str, float]]:
+    """The preset's figures of the paper, if what they were measured on is what is run."""
+    preset, config = parsed.choice.preset, next(iter(parsed.configs.values()))
+    split = [getattr(config, name) or None for name in SPLIT] == [getattr(preset, name) or None for name in SPLIT]
+    same = split and config.data == preset.data and not (config.classes or preset.classes)
+    return {name: figures for name, figures in preset.paper.items() if same and name in parsed.configs}
