@@ -73,8 +73,8 @@ def work(cell: Cell, tasks: int, out: Path, root: str) -> None:
         command = ["resume", str(folder)]
     else:
         command = ["run", "cifar100-small", "--method", method, "--tasks", str(tasks), "--out", str(folder)]
-        command += ["--data.root", root, "--quiet", *flags, *(() if name == "finetune" else ("--start", str(first)))]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        command += ["--quiet", *flags, *(() if name == "finetune" else ("--start", str(first)))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_DATA": root}
     done = subprocess.run([sys.executable, "-m", "amgc", *command], capture_output=True, text=True, env=environment)
     print(f"{'done' if done.returncode == 0 else 'FAILED'}: {name}, T = {tasks} {done.stderr[-300:]}", file=sys.stderr)
 

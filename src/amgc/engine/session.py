@@ -247,7 +247,7 @@ class Session:
             return False
         path = Path(self.config.machine.start) / FIRST_TASK
         header, tensors = files.read(path, FIRST_KIND)
-        mine = files.plain_json(first_task_key(self.config))
+        mine = first_task_key(self.config)
         differing = [name for name in mine if header.get("key", {}).get(name) != mine[name]]
         if differing:
             raise ValueError(
@@ -285,13 +285,15 @@ def make_network(config: Config, dataset: Dataset) -> Extractor:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """What decides a run's result: the config without the machine."""
-    plain: dict[str, Any] = files.plain_json({k: v for k, v in config.to_json().items() if k != "machine"})
+    """What decides a run's result: the config without the machine, and without the place where the data lie."""
+    values = {name: value for name, value in config.to_json().items() if name != "machine"}
+    values["data_options"] = {name: value for name, value in config.data_options.items() if name != "root"}
+    plain: dict[str, Any] = files.plain_json(values)
     return plain
 
 
 def first_task_key(config: Config) -> dict[str, Any]:
     """What decides the training of task 1."""
-    names = "data data_options features features_options first_classes increment sizes tasks classes natural_order seed"
-    key = {name: getattr(config, name) for name in names.split()}
-    return key | {"first": asdict(config.hyper.first), "precision": config.machine.precision}
+    decides = identity(config)
+    key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
+    return key | {"first": decides["hyper"]["first"], "precision": config.machine.precision}
