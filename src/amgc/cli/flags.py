@@ -7,7 +7,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Annotated, Any, Optional, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Optional, Union, get_args, get_type_hints
 
 import tyro
 from tyro.conf import arg
@@ -21,6 +22,7 @@ from amgc.methods.contract import Hyper, Phase
 
 SPLIT = ("tasks", "first_classes", "increment", "sizes")
 PHASES = {"first": "How task 1 is trained.", "later": "How each later task is trained."}
+QUICK = (tyro.conf.HelptextFromCommentsOff,)
 ABOUT = """Train methods on a stream of tasks. PRESET is a preset's name, a .toml file, or a data source (cifar100, folder:PATH,
 npz:PATH); it comes before the flags. `amgc list presets`, `methods`, `data` and `features` show what there is."""
 
@@ -67,7 +69,9 @@ def parse(arguments: Sequence[str]) -> Parsed:
         parts[f"own_{_identifier(name)}"] = "" if alone else entry.name, f"Hyper-parameters of {entry.name}.", own
     for phase, title in PHASES.items():
         parts[phase] = phase, title, phase_flags(choice, hypers, phase)
-    given: Any = tyro.cli(make_struct("Run", rows, parts), args=list(arguments), prog="amgc run", description=ABOUT)
+    given: Any = tyro.cli(
+        make_struct("Run", rows, parts), args=list(arguments), prog="amgc run", description=ABOUT, config=QUICK
+    )
     if given.preset != _preset(arguments):
         raise UsageError(f"PRESET comes first: amgc run {given.preset} …")
     configs = {}
@@ -204,10 +208,10 @@ def split(given: Any, arguments: Sequence[str]) -> dict[str, Any]:
 
 def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str, list[Flag]]]) -> Any:
     """A dataclass for tyro: a field per flag, and a nested dataclass per part."""
-    made: list[Any] = [
-        (row.name, Annotated[row.kind, arg(help=row.help, metavar=row.metavar, help_behavior_hint=row.hint)], row.default)
-        for row in rows
-    ]
+    made: list[Any] = []
+    for row in rows:
+        about = arg(help=row.help or " ", metavar=row.metavar, help_behavior_hint=row.hint)
+        made.append((row.name, Annotated[_quick(row.kind), about], row.default))
     for part, (prefix, title, inner) in parts.items():
         if inner:
             kind = make_struct(part, inner, {})
@@ -215,7 +219,15 @@ def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str
             made.append((part, Annotated[kind, arg(name=prefix)], kind()))
     whole = make_dataclass(name, [(field_name, kind, field(default=value)) for field_name, kind, value in made], frozen=True)
     whole.__doc__ = ""
+    whole.__module__ = "builtins"  # tyro looks for comments in the source of others, which takes long
     return whole
+
+
+def _quick(kind: Any) -> Any:
+    """An equal type whose values tyro checks without importing typeguard, which takes as long as tyro."""
+    if isinstance(kind, UnionType):
+        return Union[tuple(sorted(get_args(kind), key=lambda option: option is not type(None)))]  # noqa: UP007 - at run time
+    return kind
 
 
 def _changed(given: Any, rows: list[Flag]) -> dict[str, Any]:

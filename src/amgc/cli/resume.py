@@ -9,7 +9,7 @@ from typing import Any
 import tyro
 
 from amgc.cli.errors import UsageError
-from amgc.cli.flags import Flag, machine_flags, make_struct
+from amgc.cli.flags import QUICK, Flag, machine_flags, make_struct
 from amgc.engine.config import Machine
 
 ABOUT = "Go on with a run from its last checkpoint; of a folder with several runs, with those that are not finished."
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         Flag(row.name, row.kind | None, None, row.help, row.metavar, "(default: as before)") for row in machine_flags(Machine())
     ]
     made = make_struct("Resume", rows, {"machine": ("", "", machine)})
-    given: Any = tyro.cli(made, args=list(arguments), prog="amgc resume", description=ABOUT)
+    given: Any = tyro.cli(made, args=list(arguments), prog="amgc resume", description=ABOUT, config=QUICK)
     folder = Path(given.run)
     if not folder.is_dir():
         raise UsageError(f"there is no folder {given.run!r} to go on with.")

@@ -7,7 +7,6 @@ classes weighs in as it will.
 from __future__ import annotations
 
 import copy
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from amgc.engine.checkpoint import pack
-from amgc.engine.session import INFERENCE_BATCH, Session
+from amgc.engine.session import Session
 from amgc.engine.training import Learner, make_optimizer, prepare, total
 from amgc.methods.contract import Batch, Method, Phase, Task
 
@@ -64,14 +63,21 @@ def estimate(session: Session) -> Cost:
             steps = 0  # its training is taken over
         trains = phase.extractor_lr > 0 and phase.epochs > 0
         trained += min(steps * phase.batch_size, images * phase.epochs) if trains else 0
-        forward = images * (1 if trains or not phase.epochs else 2) + (tests if trains else tests // (index + 1))
+        forward = images + (tests if trains else tests // (index + 1))  # a frozen network sees old test images no more
         passed += forward
         tasks.append(steps * step + forward * per_image + ending)
         seconds += tasks[-1]
     network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return Cost(trained, passed, seconds, 2 * checkpoint + network, peak + checkpoint, tuple(tasks))
+    return Cost(trained, passed, seconds, 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
+
+
+def _peak_memory() -> int:
+    """Bytes that this process has needed at most so far."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # there is none on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _rehearse(session: Session, index: int) -> tuple[float, float, int]:
@@ -126,7 +132,7 @@ def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Tas
         batch = Batch(
             features, labels.repeat(-(-len(features) // count))[: len(features)], drawing, lambda other: features.detach()
         )
-        total(method.loss(batch)).backward()
+        session.processes.fabric.backward(total(method.loss(batch)))
         optimizer.step()
 
     method.begin_epoch()
@@ -135,7 +141,7 @@ def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Tas
 
 def _inference_seconds(session: Session) -> float:
     """A forward pass, per image."""
-    images = session.augment.plain(_noise(session, min(64, INFERENCE_BATCH))).float()
+    images = session.augment.plain(_noise(session, 64)).float()
     images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
     network = copy.deepcopy(session.network).eval()
 

@@ -9,7 +9,6 @@ folder/log.txt               what happened when
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -96,7 +95,7 @@ def learn(session: Session, index: int) -> None:
         session.count_seconds("train")
         if task.is_first:
             session.save_first_task()
-    method.end(task, session.plain_features(session.training_images(task)))
+    method.end(task, session.final_features(task))
     session.count_seconds("remember")
     correct, counted = session.evaluate(task)
     session.count_seconds("evaluate")
@@ -181,15 +180,19 @@ class Log:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """One process at a time works on a run; the lock goes when its process does, however it ends."""
+    if _is_child() or sys.platform == "win32":
+        yield
+        return
+    import fcntl  # there is none on Windows
+
     with (folder / ".lock").open("w") as file:
         try:
-            if not _is_child():
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RunExistsError(f"another process is working on {str(folder)!r}.") from error
+            raise RunExistsError(f"another process is working on {str(folder)!r}; let it, or stop it first.") from error
         yield
 
 
 def _is_child() -> bool:
-    """Whether this process was started by the first one of the same run."""
-    return int(os.environ.get("LOCAL_RANK", 0)) > 0
+    """Whether this process is not the first one of its run: torchrun says RANK, Fabric's launcher LOCAL_RANK."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from amgc.engine.watch import Stopped, TrainingError, Watch
 from amgc.features import build
 from amgc.features.cache import cached_features
 from amgc.features.extractor import Extractor
-from amgc.methods.contract import Method, Task
+from amgc.methods.contract import Features, Method, Task
 from amgc.methods.registry import find
 
 CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"
@@ -50,6 +50,16 @@ class Vectors(Extractor):
         return features
 
 
+class Again:
+    """Something to iterate over, computed anew each time."""
+
+    def __init__(self, make: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._make()
+
+
 class Session:
     """Everything that a run needs while it runs; `checkpoint` and `resume` are opposites."""
 
@@ -69,6 +79,8 @@ class Session:
         self.seconds = {"train": 0.0, "remember": 0.0, "evaluate": 0.0}  # of the task at hand
         self._optimizer_tensors: dict[str, Tensor] = {}
         self._saved_at = self._counted_at = time.monotonic()
+        self._images: tuple[int, Images] | None = None
+        self._features: tuple[object, Tensor] | None = None
         self._test: list[tuple[object, Tensor, Tensor]] = []  # features and labels per task, and the network's they are
 
     def task(self, index: int) -> Task:
@@ -78,7 +90,30 @@ class Session:
 
     def training_images(self, task: Task) -> Images:
         """The new classes' images; for the upper bound those of all seen classes."""
-        return self.stream.train_seen(task.index) if self.method.sees_old_data else self.stream.train(task.index)
+        if self._images is None or self._images[0] != task.index:  # a copy of the task's images: made once, gone after it
+            of = self.stream.train_seen if self.method.sees_old_data else self.stream.train
+            self._images = task.index, of(task.index)
+        return self._images[1]
+
+    def training_features(self, task: Task) -> Tensor:
+        """All features (n, d) of the task's training images by a network that does not train: computed once."""
+        version = self.version()
+        if self._features is None or self._features[0] != (task.index, version):
+            self._features = (task.index, version), self.frozen_features(self.training_images(task))
+        return self._features[1]
+
+    def final_features(self, task: Task) -> Features:
+        """What `Method.end` is given; it may go through them more than once."""
+        images = self.training_images(task)
+        if self._features is not None and self._features[0] == (task.index, self.version()):
+            rows = torch.split(torch.arange(len(images)), INFERENCE_BATCH)
+            device = self.processes.device
+            return [(self._features[1][some].to(device), images.labels[some].to(device)) for some in rows]
+        return Again(lambda: self.plain_features(images))
+
+    def version(self) -> object:
+        """Changes whenever a weight or a running mean of the network does."""
+        return tuple((tensor.data_ptr(), tensor._version) for tensor in self.network.state_dict(keep_vars=True).values())
 
     def plain_features(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and labels, batch after batch, as the network sees images without augmentation; of all processes."""
@@ -121,7 +156,7 @@ class Session:
 
     def test_features(self, index: int) -> tuple[Tensor, Tensor]:
         """Of the test images of one task's classes; computed anew only if the network has changed since."""
-        version = tuple((tensor.data_ptr(), tensor._version) for tensor in self.network.state_dict(keep_vars=True).values())
+        version = self.version()
         if index == len(self._test) or self._test[index][0] != version:
             images = self.stream.test(index)
             own = (images.labels >= self.stream.classes(index).start).nonzero().squeeze(1)
@@ -212,7 +247,7 @@ class Session:
             return False
         path = Path(self.config.machine.start) / FIRST_TASK
         header, tensors = files.read(path, FIRST_KIND)
-        mine = files.plain_json(first_task_key(self.config))
+        mine = first_task_key(self.config)
         differing = [name for name in mine if header.get("key", {}).get(name) != mine[name]]
         if differing:
             raise ValueError(
@@ -250,13 +285,15 @@ def make_network(config: Config, dataset: Dataset) -> Extractor:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """What decides a run's result: the config without the machine."""
-    plain: dict[str, Any] = files.plain_json({k: v for k, v in config.to_json().items() if k != "machine"})
+    """What decides a run's result: the config without the machine, and without the place where the data lie."""
+    values = {name: value for name, value in config.to_json().items() if name != "machine"}
+    values["data_options"] = {name: value for name, value in config.data_options.items() if name != "root"}
+    plain: dict[str, Any] = files.plain_json(values)
     return plain
 
 
 def first_task_key(config: Config) -> dict[str, Any]:
     """What decides the training of task 1."""
-    names = "data data_options features features_options first_classes increment sizes tasks classes natural_order seed"
-    key = {name: getattr(config, name) for name in names.split()}
-    return key | {"first": asdict(config.hyper.first), "precision": config.machine.precision}
+    decides = identity(config)
+    key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
+    return key | {"first": decides["hyper"]["first"], "precision": config.machine.precision}

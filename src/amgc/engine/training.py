@@ -68,7 +68,7 @@ class Source:
         else:
             wrapped = fabric.setup_optimizers(optimizer)
             if phase.epochs:
-                self.features = session.frozen_features(self.images)
+                self.features = session.training_features(task)
         self.optimizer: Any = wrapped
         session.restore_optimizer(optimizer)
 

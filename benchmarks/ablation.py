@@ -1,0 +1,125 @@
+"""AMGC's ablations, learning rates and margins on CIFAR-100 at the budget of the preset cifar100-small: `amgc run`, many times.
+
+    python benchmarks/ablation.py --root DATA                # everything; hours on two cores, resumable at any moment
+    python benchmarks/ablation.py --root DATA --only table2  # Table 2 of the paper; or rates, or margins
+    python benchmarks/ablation.py --print                    # the tables of the runs that are there, kept in results/
+
+Each cell is an ordinary run folder under --out; finished ones are reused, interrupted ones go on. Task 1 is trained once for
+each number of tasks and taken over by the others (--start), which changes nothing but the time. Two runs at a time, a thread
+each: their seconds are not for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from _report import kept
+
+from amgc.report import RunError, load_run
+
+METHODS = ("amgc", "sblc", "sbndbolc", "sbgc", "dblc", "dbgc", "dbgc-sm")
+PAPER = {  # LA / AIA on CIFAR-100, T = 20: Tables 2 and 3. "?": a cell that stands twice in the table, or contradicts the text
+    "sblc": "4.8 / 17.3",
+    "sbndbolc": "5.6 / 18.9",
+    "sbgc": "4.8 / 17.3 ?",
+    "dblc": "8.3 / 24.4 ?",
+    "dbgc": "29.2 / 41.1",
+    "dbgc-sm": "18.6 / 35.6",
+    "amgc": "30.6 / 42.5",
+}
+RATES = ("0", "1e-6", "1e-4", "1e-3")
+MOVING = ("1e-4", "1e-3", "1e-2")
+MARGINS = ("0", "0.1", "0.4", "1")
+BALANCES = ("two_means", "per_class")
+
+Cell = tuple[str, str, tuple[str, ...]]  # name, method, flags
+
+
+def cells(only: str, tasks: int) -> list[Cell]:
+    """The runs of one table for a number of tasks; the first of all trains task 1 for the others."""
+    table2: list[Cell] = [("finetune", "finetune", ())] + [(name, name, ()) for name in METHODS]
+    table2 += [("amgc-freeze", "amgc", ("--freeze",)), ("dbgc-freeze", "dbgc", ("--freeze",))]
+    table2 += [(f"{name}-per_class", name, ("--balance", "per_class")) for name in ("dbgc", "amgc")]
+    rates: list[Cell] = [(f"amgc-lr{rate}", "amgc", ("--later.extractor-lr", rate)) for rate in RATES]
+    margins: list[Cell] = []
+    for balance in BALANCES:
+        for margin in MARGINS:
+            flags = ("--balance", balance, "--margin", margin)
+            margins.append((f"solved-{balance}-m{margin}", "amgc", ("--freeze", *flags)))
+            margins.append((f"sgd-{balance}-m{margin}", "amgc", ("--later.extractor-lr", "0", *flags)))
+            adam = ("--later.optimizer", "adam", "--later.head-lr", "1e-3")
+            margins.append((f"adam-{balance}-m{margin}", "amgc", ("--later.extractor-lr", "0", *adam, *flags)))
+        for rate in MOVING:
+            for margin in ("0", "0.4"):
+                flags = ("--balance", balance, "--margin", margin, "--later.extractor-lr", rate)
+                margins.append((f"lr{rate}-{balance}-m{margin}", "amgc", flags))
+    for margin in ("0", "0.4"):
+        flags = ("--balance", "per_class", "--margin", margin, "--later.extractor-lr", "1e-3")
+        margins.append((f"straight-lr1e-3-per_class-m{margin}", "amgc", ("--mean-gradient", "straight_through", *flags)))
+    chosen = {"table2": table2, "rates": rates, "margins": margins if tasks == 10 else []}
+    return [("finetune", "finetune", ())] * (only != "table2") + chosen[only]
+
+
+def work(cell: Cell, tasks: int, out: Path, root: str) -> None:
+    """Run a cell, or go on with it."""
+    name, method, flags = cell
+    folder, first = out / f"t{tasks}" / name, out / f"t{tasks}" / "finetune"
+    if (folder / "run.json").exists():
+        command = ["resume", str(folder)]
+    else:
+        command = ["run", "cifar100-small", "--method", method, "--tasks", str(tasks), "--out", str(folder)]
+        command += ["--quiet", *flags, *(() if name == "finetune" else ("--start", str(first)))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_DATA": root}
+    done = subprocess.run([sys.executable, "-m", "amgc", *command], capture_output=True, text=True, env=environment)
+    print(f"{'done' if done.returncode == 0 else 'FAILED'}: {name}, T = {tasks} {done.stderr[-300:]}", file=sys.stderr)
+
+
+def show(only: str, tasks: int, out: Path) -> None:
+    """The table of what is there."""
+    print(f"{only}, T = {tasks}: LA / AIA, accuracy on task 1's, old and new classes after the last task, %")
+    for name, _, flags in cells(only, tasks):
+        try:
+            run = load_run(out / f"t{tasks}" / name)
+        except (OSError, RunError):
+            continue
+        if not run.finished:
+            print(f"  {name:34} {run.done} of {len(run.sizes)} tasks")
+            continue
+        m = run.metrics
+        figures = [m.last_accuracy, m.average_incremental_accuracy, m.first_task_accuracy[-1]]
+        figures += [m.old_accuracy[-1], m.new_accuracy[-1]]
+        shown = " ".join(f"{100 * value:5.1f}" for value in figures if value is not None)
+        paper = f"   paper: {PAPER[name]}" if only == "table2" and tasks == 20 and PAPER.get(name) else ""
+        print(f"  {name:34} {shown}   {' '.join(flags)}{paper}")
+    print()
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--root", default=os.environ.get("AMGC_DATA", "data"), help="folder of cifar-100-python")
+    arguments.add_argument("--out", type=Path, default=Path("runs/ablation"))
+    arguments.add_argument("--only", choices=("table2", "rates", "margins"))
+    arguments.add_argument("--tasks", type=int, choices=(10, 20))
+    arguments.add_argument("--print", action="store_true", help="only print and keep what is there")
+    chosen = arguments.parse_args()
+    tables = [chosen.only] if chosen.only else ["table2", "rates", "margins"]
+    counts = [chosen.tasks] if chosen.tasks else [10, 20]
+    if not chosen.print:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda tasks: work(("finetune", "finetune", ()), tasks, chosen.out, chosen.root), counts))
+            for only in tables:
+                todo = [(cell, tasks) for tasks in counts for cell in cells(only, tasks)[1:]]
+                list(pool.map(lambda job: work(job[0], job[1], chosen.out, chosen.root), todo))
+    with kept("ablation"):
+        for only in ["table2", "rates", "margins"]:
+            for tasks in (10, 20):
+                show(only, tasks, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
