@@ -6,9 +6,9 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from types import UnionType
-from typing import Annotated, Any, Optional, Union, get_args, get_type_hints
+from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import arg
@@ -209,9 +209,9 @@ def split(given: Any, arguments: Sequence[str]) -> dict[str, Any]:
 def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str, list[Flag]]]) -> Any:
     """A dataclass for tyro: a field per flag, and a nested dataclass per part."""
     made: list[Any] = []
-    for row in rows:
+    for row in map(_quick, rows):
         about = arg(help=row.help or " ", metavar=row.metavar, help_behavior_hint=row.hint)
-        made.append((row.name, Annotated[_quick(row.kind), about], row.default))
+        made.append((row.name, Annotated[row.kind, about], row.default))
     for part, (prefix, title, inner) in parts.items():
         if inner:
             kind = make_struct(part, inner, {})
@@ -223,16 +223,22 @@ def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str
     return whole
 
 
-def _quick(kind: Any) -> Any:
-    """An equal type whose values tyro checks without importing typeguard, which takes as long as tyro."""
-    if isinstance(kind, UnionType):
-        return Union[tuple(sorted(get_args(kind), key=lambda option: option is not type(None)))]  # noqa: UP007 - at run time
-    return kind
+def _quick(row: Flag) -> Flag:
+    """An equal flag whose default tyro checks without importing typeguard, which takes as long as tyro itself."""
+    if isinstance(row.kind, UnionType):
+        kinds = sorted(get_args(row.kind), key=lambda kind: kind is not type(None))
+        row = replace(row, kind=Union[tuple(kinds)])  # noqa: UP007 - made at run time
+    if get_origin(row.kind) is tuple:
+        shown, hint = " ".join(map(str, row.default)), row.hint or _sourced("")
+        item = get_args(row.kind)[0].__name__.upper()
+        row = replace(row, metavar=row.metavar or f"{item} [{item} …]", hint=hint(shown) if callable(hint) else hint)
+        row = replace(row, kind=Union[None, row.kind], default=None)  # noqa: UP007
+    return row
 
 
 def _changed(given: Any, rows: list[Flag]) -> dict[str, Any]:
-    """What differs from the defaults."""
-    return {row.name: getattr(given, row.name) for row in rows if getattr(given, row.name) != row.default}
+    """What differs from the defaults; None stands for a tuple that was not given."""
+    return {row.name: getattr(given, row.name) for row in rows if getattr(given, row.name) not in (row.default, None)}
 
 
 def _plain(given: Any, part: str) -> dict[str, Any]:
