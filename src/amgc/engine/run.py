@@ -73,6 +73,8 @@ def resume(folder: Path, watch: Watch | None = None, dataset: Dataset | None = N
 
 def complete(session: Session) -> list[dict[str, Any]]:
     """All tasks from where the session is."""
+    if session.processes.is_first:
+        remove_unfinished(session.folder)
     log = Log(session)
     log(f"from task {session.position.task + 1}, step {session.position.step}; pid {os.getpid()}; {' '.join(sys.argv)}")
     write_metrics(session)
@@ -81,6 +83,12 @@ def complete(session: Session) -> list[dict[str, Any]]:
         log(f"task {index + 1}: {json.dumps(session.lines[-1])}")
     log("finished")
     return session.lines
+
+
+def remove_unfinished(folder: Path) -> None:
+    """What a process that was killed while it wrote a file has left of it."""
+    for leftover in folder.glob(".*.partial"):
+        leftover.unlink(missing_ok=True)
 
 
 def learn(session: Session, index: int) -> None:
