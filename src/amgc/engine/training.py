@@ -212,5 +212,5 @@ def snapshot(
     """For the progress display."""
     with torch.no_grad():
         right = (method.head(batch.features).argmax(1) == batch.labels).float().mean()
-    values = {name: float(value) for name, value in terms.items()}
+    values = {name: float(value.detach()) for name, value in terms.items()}
     return Progress(epoch, phase.epochs, step, steps * phase.epochs, values, float(right))
