@@ -34,6 +34,7 @@ from amgc.engine.training import train
 from amgc.engine.watch import Watch
 
 RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
+VERSION = 1  # of run.json
 
 
 class RunExistsError(ValueError):
@@ -131,9 +132,11 @@ def read_config(folder: Path, machine: dict[str, Any]) -> Config:
     try:
         about = json.loads(path.read_text())
         values = about["config"]
+        if about["version"] != VERSION:
+            raise files.FileFormatError(f"{str(path)!r} has version {about['version']}; this amgc reads version {VERSION}.")
         values["machine"] |= machine
         return Config.from_json(values)
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise files.FileFormatError(f"{str(path)!r} is damaged, or not a run's ({error!r}).") from error
 
 
@@ -141,7 +144,7 @@ def describe(session: Session) -> dict[str, Any]:
     """run.json."""
     versions = {name: metadata.version(name) for name in ("torch", "numpy", "scikit-learn", "lightning-fabric")}
     return {
-        "version": 1,
+        "version": VERSION,
         "amgc": amgc.__version__,
         "versions": {"python": platform.python_version(), **versions},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {session.processes.device.type}",
