@@ -24,6 +24,7 @@ from typing import Any
 
 import amgc
 from amgc import files
+from amgc.core.inputs import listing
 from amgc.data import Dataset
 from amgc.engine.chance import generator
 from amgc.engine.checkpoint import pack
@@ -67,9 +68,20 @@ def resume(folder: Path, watch: Watch | None = None, dataset: Dataset | None = N
     config = read_config(folder, machine)
     with locked(folder):
         session = Session(config, folder, watch or Watch(), dataset)
+        check_classes(session)
         session.resume()
         session.watch.begin_run(session.stream.class_names, session.stream.sizes, lambda: estimate(session))
         return complete(session)
+
+
+def check_classes(session: Session) -> None:
+    """A run goes on with the classes that it began with: one more or less would give all of them another order."""
+    before, now = json.loads((session.folder / RUN).read_text()).get("class_names"), list(session.stream.class_names)
+    if before != now:
+        raise ValueError(
+            f"the data set has changed since the run in {str(session.folder)!r} began: it had the classes "
+            f"{listing(before)}, and has {listing(now)}; begin a new run."
+        )
 
 
 def complete(session: Session) -> list[dict[str, Any]]:
