@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,9 +87,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """As `files.write`; what an earlier write left unfinished, killed in the middle, is removed."""
-    for leftover in Path(path).parent.glob(f".{Path(path).name}.*.partial"):
-        leftover.unlink(missing_ok=True)
+    """As `files.write`."""
     files.write(path, KIND, header, tensors)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import amgc
 from amgc import files
+from amgc.core.inputs import listing
 from amgc.data import Dataset
 from amgc.engine.chance import generator
 from amgc.engine.checkpoint import pack
@@ -33,6 +34,7 @@ from amgc.engine.training import train
 from amgc.engine.watch import Watch
 
 RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
+VERSION = 1  # of run.json
 
 
 class RunExistsError(ValueError):
@@ -65,13 +67,26 @@ def resume(folder: Path, watch: Watch | None = None, dataset: Dataset | None = N
     config = read_config(folder, machine)
     with locked(folder):
         session = Session(config, folder, watch or Watch(), dataset)
+        check_classes(session)
         session.resume()
         session.watch.begin_run(session.stream.class_names, session.stream.sizes, lambda: estimate(session))
         return complete(session)
 
 
+def check_classes(session: Session) -> None:
+    """A run goes on with the classes that it began with: one more or less would give all of them another order."""
+    before, now = json.loads((session.folder / RUN).read_text()).get("class_names"), list(session.stream.class_names)
+    if before != now:
+        raise ValueError(
+            f"the data set has changed since the run in {str(session.folder)!r} began: it had the classes "
+            f"{listing(before)}, and has {listing(now)}; begin a new run."
+        )
+
+
 def complete(session: Session) -> list[dict[str, Any]]:
     """All tasks from where the session is."""
+    if session.processes.is_first:
+        remove_unfinished(session.folder)
     log = Log(session)
     log(f"from task {session.position.task + 1}, step {session.position.step}; pid {os.getpid()}; {' '.join(sys.argv)}")
     write_metrics(session)
@@ -80,6 +95,12 @@ def complete(session: Session) -> list[dict[str, Any]]:
         log(f"task {index + 1}: {json.dumps(session.lines[-1])}")
     log("finished")
     return session.lines
+
+
+def remove_unfinished(folder: Path) -> None:
+    """What a process that was killed while it wrote a file has left of it."""
+    for leftover in folder.glob(".*.partial"):
+        leftover.unlink(missing_ok=True)
 
 
 def learn(session: Session, index: int) -> None:
@@ -122,9 +143,11 @@ def read_config(folder: Path, machine: dict[str, Any]) -> Config:
     try:
         about = json.loads(path.read_text())
         values = about["config"]
+        if about["version"] != VERSION:
+            raise files.FileFormatError(f"{str(path)!r} has version {about['version']}; this amgc reads version {VERSION}.")
         values["machine"] |= machine
         return Config.from_json(values)
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise files.FileFormatError(f"{str(path)!r} is damaged, or not a run's ({error!r}).") from error
 
 
@@ -132,7 +155,7 @@ def describe(session: Session) -> dict[str, Any]:
     """run.json."""
     versions = {name: metadata.version(name) for name in ("torch", "numpy", "scikit-learn", "lightning-fabric")}
     return {
-        "version": 1,
+        "version": VERSION,
         "amgc": amgc.__version__,
         "versions": {"python": platform.python_version(), **versions},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {session.processes.device.type}",

@@ -257,6 +257,8 @@ class Session:
         self.network.load_state_dict(checkpoint.without("network/", tensors))
         self.method.head.set(tensors["head.weight"], tensors["head.bias"])
         self.seconds["train"] = float(header["seconds"])
+        self.meter.sums = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in header["losses"].items()}
+        self.meter.count = 1
         self._counted_at = time.monotonic()
         return True
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from amgc.data import Chance
 from amgc.engine.chance import generator, seed_of, shuffled
 from amgc.engine.watch import Progress, TrainingError
-from amgc.features.extractor import freeze_batchnorm
+from amgc.features.extractor import freeze_batchnorm, release_batchnorm
 from amgc.methods.contract import Batch, Method, Phase, Task
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class Learner(nn.Module):
 def prepare(method: Method[Any], phase: Phase) -> nn.Module:
     """The network in the state that the phase asks for: training or frozen, batch norm free or fixed."""
     network = method.network
+    release_batchnorm(network)
     network.requires_grad_(phase.extractor_lr > 0 and phase.epochs > 0)
     if phase.batchnorm == "fixed":
         freeze_batchnorm(network)
@@ -212,5 +213,5 @@ def snapshot(
     """For the progress display."""
     with torch.no_grad():
         right = (method.head(batch.features).argmax(1) == batch.labels).float().mean()
-    values = {name: float(value) for name, value in terms.items()}
+    values = {name: float(value.detach()) for name, value in terms.items()}
     return Progress(epoch, phase.epochs, step, steps * phase.epochs, values, float(right))

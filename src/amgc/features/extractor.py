@@ -94,6 +94,14 @@ def freeze_batchnorm(module: nn.Module) -> int:
     return len(layers)
 
 
+def release_batchnorm(module: nn.Module) -> None:
+    """The opposite of `freeze_batchnorm`: the batch norms follow `train()` again, and their scale and shift may train."""
+    for layer in module.modules():
+        if isinstance(layer, _Fixed):
+            layer.__class__ = type(layer).__bases__[1]
+            layer.requires_grad_()
+
+
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation and inference mode inside; outside again, every layer is in the mode that it was in."""

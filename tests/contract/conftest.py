@@ -1,0 +1,45 @@
+"""`method` is each registered method in turn, `finished` a run of it that nobody disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from amgc.engine.run import run
+from amgc.methods.registry import methods
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """Tiny sums; and equal bits are promised for equal numbers of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=methods())
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def _finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folders: dict[str, Path] = {}
+
+    def once(name: str) -> Path:
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp("finished") / "run"
+            run(tiny.config(name), folders[name], dataset=tiny.images())
+        return folders[name]
+
+    return once
+
+
+@pytest.fixture
+def finished(method: str, _finished: Callable[[str], Path]) -> Path:
+    return _finished(method)

@@ -1,0 +1,79 @@
+"""A method does not look at classes that are still to come: neither at their images, nor at how many they are."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from amgc.data import Dataset, Images
+from amgc.engine.run import run
+from amgc.engine.watch import Stopped, Watch
+from amgc.methods.contract import Task
+
+
+def after_each_task(config: Any, folder: Path, dataset: Dataset, tasks: int) -> list[tuple[Any, dict[str, torch.Tensor]]]:
+    """The checkpoints of the first `tasks` tasks."""
+    kept = []
+
+    class Keep(Watch):
+        def end_task(self, task: Task, line: dict[str, Any]) -> None:
+            kept.append(tiny.saved(folder))
+            self.stop = len(kept) == tasks
+
+    with contextlib.suppress(Stopped):
+        run(config, folder, Keep(), dataset)
+    return kept
+
+
+def with_another_future(known: int, counts: list[int]) -> Dataset:
+    """The usual first classes, and then others: other images, as many as `counts` says, under other names."""
+    usual, other = tiny.images(), tiny.images([9] * known + counts, seed=7, prefix="other")
+    splits = []
+    for mine, others in ((usual.train, other.train), (usual.test, other.test)):
+        first, later = mine.labels < known, others.labels >= known
+        pixels = torch.cat([mine.take(first.nonzero()[:, 0]), others.take(later.nonzero()[:, 0])])
+        splits.append(Images.of(pixels, torch.cat([mine.labels[first], others.labels[later]])))
+    names = usual.class_names[:known] + other.class_names[known:]
+    return Dataset(*splits, names, "tiny", mean=usual.mean, std=usual.std)
+
+
+@pytest.mark.parametrize("known", [2, 4])
+def test_other_future_classes_leave_the_state_as_it_is(method: str, known: int, tmp_path: Path) -> None:
+    config = tiny.config(method, natural_order=True, sizes=(2, 2, 2))
+    tasks = known // 2
+    one = after_each_task(config, tmp_path / "one", tiny.images(), tasks)
+    other = after_each_task(config, tmp_path / "other", with_another_future(known, [4] * (6 - known)), tasks)
+    assert len(one) == len(other) == tasks
+    for (header, tensors), (others_header, others) in zip(one, other, strict=True):
+        assert header == others_header
+        tiny.assert_equal(tensors, others)
+
+
+@pytest.mark.parametrize("future", [(), (1,), (3, 5)])
+def test_the_number_of_future_classes_leaves_the_state_as_it_is(method: str, future: tuple[int, ...], tmp_path: Path) -> None:
+    """No tensor has a size that comes from classes that have not been seen."""
+    usual = after_each_task(tiny.config(method, natural_order=True, sizes=(2, 2, 2)), tmp_path / "usual", tiny.images(), 2)
+    changed = after_each_task(
+        tiny.config(method, natural_order=True, sizes=(2, 2, *future)),
+        tmp_path / "changed",
+        with_another_future(4, [5] * sum(future)),
+        2,
+    )
+    for (header, tensors), (others_header, others) in zip(usual, changed, strict=True):
+        assert header["lines"] == others_header["lines"] and header["method"] == others_header["method"]
+        tiny.assert_equal(tensors, others)
+
+
+def test_other_present_classes_change_the_state(method: str, tmp_path: Path) -> None:
+    """The comparison above can fail."""
+    config = tiny.config(method, natural_order=True, sizes=(2, 2, 2))
+    one = after_each_task(config, tmp_path / "one", tiny.images(), 1)
+    other = after_each_task(config, tmp_path / "other", with_another_future(0, [9] * 6), 1)
+    same = [name for name, tensor in one[0][1].items() if tiny.identical(tensor, other[0][1][name])]
+    assert np.mean([name in same for name in one[0][1] if name.startswith(("network/", "method/"))]) < 0.5

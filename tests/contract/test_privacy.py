@@ -1,0 +1,77 @@
+"""Nothing that a run writes holds a training image or a feature row: every byte of every file is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from amgc.engine.run import run
+from amgc.engine.session import CHECKPOINT, Session
+from amgc.methods.contract import Batch, Method
+from amgc.methods.registry import find
+
+
+def found(folder: Path, images: torch.Tensor, rows: Iterable[torch.Tensor]) -> list[str]:
+    """The files in which one of the images (raw, uint8) or of the rows (in any precision) is."""
+    needles = [image.numpy().tobytes() for image in images]
+    for row in rows:
+        assert row.count_nonzero() > 1, "zeros are everywhere and would prove nothing"
+        values = row.detach().double().numpy()
+        needles += [values.astype(kind).tobytes() for kind in (np.float16, np.float32, np.float64)]
+    contents = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return [name for name, content in contents.items() if any(needle in content for needle in needles)]
+
+
+def test_a_search_finds_what_was_planted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.integers(0, 256, (3, 1, 8, 8), dtype=np.uint8))
+    rows = torch.from_numpy(rng.normal(size=(3, 8))).float()
+    for name, planted in {
+        "image": images[2].numpy(),
+        "float16": rows[1].half().numpy(),
+        "float32": rows[1].numpy(),
+        "float64": rows[1].double().numpy(),
+    }.items():
+        (tmp_path / name).write_bytes(b"before" + planted.tobytes() + b"behind")
+        assert found(tmp_path, images, rows) == [name]
+        (tmp_path / name).write_bytes(b"before" + planted.tobytes()[:-1])
+        assert found(tmp_path, images, rows) == []
+
+
+def test_no_image_and_no_feature_row_is_ever_in_the_folder(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After every step and every task; rows of the network as it is then, plain and of the augmented batch at hand."""
+    dataset, recent, searches = tiny.images(), [], []
+    kind, whole_loss, whole_checkpoint = find(method).kind, find(method).kind.loss, Session.checkpoint
+
+    def loss(self: Method[Any], batch: Batch) -> Any:
+        recent.append(batch.features.detach().clone())
+        return whole_loss(self, batch)
+
+    def plain_rows(session: Session) -> torch.Tensor:
+        modes = {layer: layer.training for layer in session.network.modules()}
+        rows = torch.cat([rows for rows, _ in session.plain_features(dataset.train)])
+        for layer, mode in modes.items():
+            layer.training = mode
+        return rows
+
+    def checkpoint(self: Session, optimizer: Any = None) -> None:
+        whole_checkpoint(self, optimizer)
+        assert found(self.folder, dataset.train.take(torch.arange(54)), [*plain_rows(self), *torch.cat(recent)]) == []
+        searches.append(self)
+        del recent[:-2]
+
+    monkeypatch.setattr(kind, "loss", loss)
+    monkeypatch.setattr(Session, "checkpoint", checkpoint)
+    config = tiny.config(method, later={"batch_size": 3}, machine={"checkpoint_minutes": 0.0})
+    run(config, tmp_path, dataset=dataset)
+    assert len(searches) >= 6 + 3, "a search after every step of task 1, and one after every task"
+    names = {path.name for path in tmp_path.iterdir()}
+    assert CHECKPOINT in names and names <= {CHECKPOINT, "run.json", "metrics.jsonl", "task-1.safetensors", "log.txt", ".lock"}

@@ -1,0 +1,96 @@
+"""`machine.start`: another run's training of task 1, taken over if all that decides it is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from amgc.engine.run import resume, run
+from amgc.engine.watch import Stopped, Watch
+from amgc.files import FileFormatError
+from amgc.methods.contract import Task
+
+PHASE = {"epochs": 2, "batch_size": 7, "extractor_lr": 0.05, "head_lr": 0.05, "schedule": "constant"}
+
+
+def config(method: str, start: Path | None = None, **changes: Any) -> Any:
+    machine = {} if start is None else {"start": str(start)}
+    return tiny.config(method, **({"first": PHASE, "machine": machine} | changes))
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("start") / "run"
+    run(config("finetune"), folder, dataset=tiny.images())
+    return folder
+
+
+@pytest.mark.parametrize("method", ["amgc", "sbgc", "finetune", "joint"])
+def test_a_start_gives_the_bits_that_training_gives(method: str, start: Path, tmp_path: Path) -> None:
+    """Metrics included, and the seconds that task 1 took are those of the run that trained it."""
+    own = run(config(method), tmp_path / "own", dataset=tiny.images())
+    trained = []
+
+    class Listen(Watch):
+        def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+            trained.append(task.index)
+
+    taken = run(config(method, start), tmp_path / "taken", Listen(), tiny.images())
+    tiny.assert_same_bits(tmp_path / "own", tmp_path / "taken")
+    assert trained == [1, 2]
+    assert taken[0]["losses"] == own[0]["losses"] and taken[0]["seconds"]["train"] > 0
+
+
+def test_a_started_run_resumes_to_the_same_bits(start: Path, tmp_path: Path) -> None:
+    class StopLater(Watch):
+        def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+            self.stop = task.index == 1
+
+    run(config("amgc"), tmp_path / "own", dataset=tiny.images())
+    with pytest.raises(Stopped):
+        run(config("amgc", start), tmp_path / "taken", StopLater(), tiny.images())
+    resume(tmp_path / "taken", dataset=tiny.images())
+    tiny.assert_same_bits(tmp_path / "own", tmp_path / "taken")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 2}, "seed"),
+        ({"first": PHASE | {"head_lr": 0.1}}, "first"),
+        ({"features_options": {"dim": 12}}, "features_options"),
+        ({"tasks": None, "sizes": (2, 4)}, "sizes, tasks"),
+        ({"natural_order": True, "seed": 3}, "natural_order, seed"),
+        ({"data": "other"}, "data"),
+    ],
+)
+def test_a_start_that_was_trained_otherwise_is_refused_by_name(
+    changes: dict[str, Any], named: str, start: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=rf"task 1 of '.*' was trained with another {named}; leave --start out"):
+        run(config("amgc", start, **changes), tmp_path, dataset=tiny.images())
+
+
+def test_later_phases_and_the_methods_own_settings_may_differ(start: Path, tmp_path: Path) -> None:
+    run(config("amgc", start, later={"epochs": 1}, hyper={"margin": 0.1}), tmp_path, dataset=tiny.images())
+
+
+def test_a_start_without_a_first_task_says_which_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"task-1\.safetensors"):
+        run(config("amgc", tmp_path / "nothing"), tmp_path / "run", dataset=tiny.images())
+
+
+def test_a_damaged_first_task_is_refused(start: Path, tmp_path: Path) -> None:
+    (tmp_path / "start").mkdir()
+    content = (start / "task-1.safetensors").read_bytes()
+    (tmp_path / "start" / "task-1.safetensors").write_bytes(content[:-5])
+    with pytest.raises(FileFormatError, match="damaged"):
+        run(config("amgc", tmp_path / "start"), tmp_path / "run", dataset=tiny.images())
+
+
+def test_a_method_that_sees_old_data_leaves_no_first_task(tmp_path: Path) -> None:
+    run(config("joint"), tmp_path, dataset=tiny.images())
+    assert not (tmp_path / "task-1.safetensors").exists()

@@ -1,0 +1,105 @@
+"""Runs that take a tenth of a second: a data set made here, a network of eight features, an epoch or two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from amgc.data import Dataset, Images
+from amgc.engine import checkpoint
+from amgc.engine.config import Config, Machine
+from amgc.engine.session import CHECKPOINT
+from amgc.methods.contract import Phase
+from amgc.methods.registry import find
+
+DIM, TESTS = 8, 3
+
+
+def images(
+    counts: Sequence[int] = (9,) * 6, seed: int = 0, prefix: str = "class", shape: tuple[int, ...] = (1, 8, 8)
+) -> Dataset:
+    """`counts[k]` training images of class k: a pattern of its own and noise. A class's images depend on it alone."""
+    train, test = [], []
+    for label, count in enumerate(counts):
+        rng = np.random.default_rng([seed, label])
+        pattern = rng.uniform(40, 215, shape)
+        noisy = np.clip(rng.normal(pattern, 25, (count + TESTS, *shape)), 0, 255)
+        noisy = noisy.astype(np.uint8) if len(shape) == 3 else (noisy / 100).astype(np.float32)
+        train.append(noisy[:count])
+        test.append(noisy[count:])
+    names = tuple(f"{prefix} {label}" for label in range(len(counts)))
+    labels = np.repeat(np.arange(len(counts)), counts), np.repeat(np.arange(len(counts)), TESTS)
+    scale: dict[str, Any] = {"mean": (0.5,) * shape[0], "std": (0.25,) * shape[0]} if len(shape) == 3 else {}
+    return Dataset(
+        Images.of(np.concatenate(train), labels[0]), Images.of(np.concatenate(test), labels[1]), names, "tiny", **scale
+    )
+
+
+def vectors(counts: Sequence[int] = (9,) * 6, seed: int = 0, dim: int = 5) -> Dataset:
+    """The same as features."""
+    return images(counts, seed, shape=(dim,))
+
+
+def config(method: str = "amgc", *, machine: dict[str, Any] | None = None, **changes: Any) -> Config:
+    """A run of a registered method that is short, and in which everything that trains moves visibly.
+
+    `first`, `later` and `hyper` are changes to the phases and to the hyper-parameters; the rest are fields of the config.
+    """
+    entry = find(method)
+    first, later, hyper = (changes.pop(name, {}) for name in ("first", "later", "hyper"))
+    short = replace(
+        entry.hyper, first=replace(_short(entry.hyper.first), **first), later=replace(_short(entry.hyper.later), **later)
+    )
+    split = {} if {"tasks", "sizes", "first_classes", "increment"} & set(changes) else {"tasks": 3}
+    machine = {"device": "cpu", "checkpoint_minutes": 1000.0} | (machine or {})
+    options = changes.pop("features_options", {"dim": DIM})
+    return Config(
+        method, replace(short, **hyper), features_options=options, machine=Machine(**machine), **(split | {"seed": 1} | changes)
+    )
+
+
+def _short(phase: Phase) -> Phase:
+    """Two epochs of three steps, unless the method trains less."""
+    return replace(
+        phase,
+        epochs=min(phase.epochs, 2),
+        batch_size=7,
+        extractor_lr=phase.extractor_lr and max(phase.extractor_lr, 1e-3),
+    )
+
+
+def saved(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The run's checkpoint, without times."""
+    header, tensors = checkpoint.read(folder / CHECKPOINT)
+    header.pop("seconds")
+    header["lines"] = untimed(header["lines"])
+    return header, tensors
+
+
+def untimed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    """Two runs ended in the same network, head, state and metrics."""
+    (header, tensors), (others_header, others) = saved(one), saved(other)
+    assert header == others_header
+    assert_equal(tensors, others)
+
+
+def assert_equal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> None:
+    assert tensors.keys() == others.keys()
+    different = [name for name, tensor in tensors.items() if not identical(tensor, others[name])]
+    assert not different, f"{different} differ"
+
+
+def identical(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """To the bit, also where a zero has a sign."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return one.detach().contiguous().numpy().tobytes() == other.detach().contiguous().numpy().tobytes()
