@@ -38,7 +38,9 @@ class RunRecord:
 
     @property
     def method(self) -> str:
-        return str(self.config["method"])
+        """Its name; of a method that came from a file, the file's."""
+        name = str(self.config["method"])
+        return Path(name).stem if name.endswith(".py") else name
 
     @property
     def done(self) -> int:
