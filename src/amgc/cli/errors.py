@@ -6,12 +6,14 @@ import errno
 import os
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
+PARENT = os.getppid()
 # By name, because the modules that define them may need torch, and a help text must not.
 DAMAGED = {"FileFormatError", "RunError", "CorruptImageError"}
 TRAINING = {"TrainingError", "OutOfMemoryError"}
@@ -52,8 +54,8 @@ def reported() -> Iterator[Outcome]:
         code = exit_code(error)
         if code is None and is_first_process():
             raise
-        outcome.code = code or FAILED  # a process that helps loses its connection when the first one ends
-        if os.environ.get("AMGC_DEBUG"):
+        outcome.code = code or FAILED
+        if os.environ.get("AMGC_DEBUG") or (not is_first_process() and _alone()):
             traceback.print_exc()
         else:
             say(f"error: {message(error)}")
@@ -63,6 +65,12 @@ def say(text: str) -> None:
     """A line on stderr, from the first process."""
     if is_first_process():
         print(f"amgc: {text}", file=sys.stderr, flush=True)
+
+
+def _alone() -> bool:
+    """Whether this helping process failed by itself. When the first one ends, it only loses its connection."""
+    time.sleep(3)
+    return os.getppid() == PARENT and "TORCHELASTIC_RUN_ID" not in os.environ  # torchrun reports what failed first
 
 
 def exit_code(error: Exception) -> int | None:

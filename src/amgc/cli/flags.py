@@ -225,7 +225,7 @@ def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str
 
 def _quick(row: Flag) -> Flag:
     """An equal flag whose default tyro checks without importing typeguard, which takes as long as tyro itself."""
-    if isinstance(row.kind, UnionType):
+    if get_origin(row.kind) in (Union, UnionType):
         kinds = sorted(get_args(row.kind), key=lambda kind: kind is not type(None))
         row = replace(row, kind=Union[tuple(kinds)])  # noqa: UP007 - made at run time
     if get_origin(row.kind) is tuple:

@@ -6,7 +6,9 @@ FOLDER/plan.json keeps it, so that `amgc resume` knows what is still to come.
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,7 +129,8 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
     from amgc.report import load_run
 
     shown = Quiet() if quiet or not is_first_process() else Shown(console)
-    unfinished = [n for n in plan.configs if not (plan.place(n) / RUN).exists() or not load_run(plan.place(n)).finished]
+    begun = {name for name in plan.configs if (plan.place(name) / RUN).exists()}  # now: several processes must agree
+    unfinished = [name for name in plan.configs if name not in begun or not load_run(plan.place(name)).finished]
 
     def work() -> bool:
         if not unfinished:
@@ -136,9 +139,8 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
         dataset = load_data(plan)
         for name in unfinished:
             shown.begin_method(name)
-            begun = (plan.place(name) / RUN).exists()
             config = plan.started(name)
-            if begun:
+            if name in begun:
                 moved = {"start": config.machine.start} if name in plan.takers else {}  # the folder may have moved
                 resume(plan.place(name), shown, dataset, **(moved | machine))
             else:
@@ -153,6 +155,9 @@ def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
     """Do the work and show what came out, or how to go on with it."""
     from amgc.engine.watch import Stopped
 
+    # Banners, and warnings about its own calls into torch: nothing that a user of amgc can do something about.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning_fabric")
     try:
         finished = work()
     except Stopped:

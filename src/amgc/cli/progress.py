@@ -89,7 +89,7 @@ class Shown(Quiet):
 
         self.tell(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
         if takers:
-            self.tell(f"task 1 is trained once, by {giver}; {', '.join(takers)} start from there.")
+            self.tell(f"Task 1 is trained once, by {giver}, and taken over by {' and '.join(takers)}.")
 
     def wants_progress(self) -> bool:
         now = time.monotonic()

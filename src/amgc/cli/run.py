@@ -10,11 +10,13 @@ from amgc.cli.ending import PLAN
 from amgc.cli.errors import UsageError, is_first_process
 from amgc.cli.flags import SPLIT, Parsed, parse
 
+FIRST_TASK = "task-1.safetensors"  # engine.session has the name too, and torch
 FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which folder it chose
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parse(arguments)
+    check_start(parsed)
     folder = choose_folder(parsed)
     os.environ[FOLDER] = str(folder)
 
@@ -33,7 +35,7 @@ def choose_folder(parsed: Parsed) -> Path:
         folder = Path(parsed.out)
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"--out {parsed.out!r} is a file; name a folder.")
-        if holds_run(folder) and not parsed.dry_run:
+        if holds_run(folder):
             raise UsageError(f"{parsed.out!r} holds a run already; `amgc resume {parsed.out}`, or choose another --out.")
         return folder
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -44,6 +46,13 @@ def choose_folder(parsed: Parsed) -> Path:
         count += 1
         folder = base.with_name(f"{base.name}-{count}")
     return folder
+
+
+def check_start(parsed: Parsed) -> None:
+    """Before anything is written: whether there is something to take over."""
+    for start in {config.machine.start for config in parsed.configs.values()} - {None}:
+        if not (Path(str(start)) / FIRST_TASK).is_file():
+            raise UsageError(f"--start {start!r} has no {FIRST_TASK}: no run whose task 1 is trained, and can be shared.")
 
 
 def holds_run(folder: Path) -> bool:

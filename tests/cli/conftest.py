@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli.helpers import TINY
+
+from amgc.cli.main import main
+from amgc.cli.progress import Shown
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Default folders are made in a place of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE", "AMGC_DEBUG", "AMGC_DATA", "AMGC_FOLDER", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], Path]:
+    """Starts a run that is stopped, as by Ctrl-C, when its first task is finished."""
+
+    def start(out: str, more: list[str]) -> Path:
+        def end_task(self: Shown, *_: Any) -> None:
+            self.stop = True
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Shown, "end_task", end_task)
+            assert main(["run", *TINY, "--out", out, *more]) == 130
+        return Path(out)
+
+    return start

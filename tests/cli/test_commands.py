@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import errno
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.helpers import TINY, figures
+
+import amgc
+from amgc.cli.main import main
+from amgc.engine.session import Session
+from amgc.files import FileFormatError
+
+AMGC = [*TINY, "--method", "amgc"]
+METHOD = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from amgc.methods.contract import Hyper, Method, about
+from amgc.methods.registry import method
+
+
+@dataclass(frozen=True)
+class MineHyper(Hyper):
+    way: Literal["one", "two"] = about("one", "which way", "me")
+    seed: int = about(3, "has the name of another flag", "me")
+
+
+@method("mine", MineHyper())
+class Mine(Method[MineHyper]):
+    """My own."""
+'''
+
+
+def test_a_run_is_shown_and_resumed_when_it_is_finished(capsys):
+    assert main(["run", *AMGC]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"amgc: [\d,]+ image passes", told) and "amgc, task 2/2: " in told and "amgc show runs/digits" in told
+    assert "\x1b" not in told and "LA" in told and "last accuracy" in told
+    assert {"run.json", "metrics.jsonl", "plan.json", "accuracy.png"} <= {path.name for path in Path("runs/digits").iterdir()}
+    before = Path("runs/digits/metrics.jsonl").read_bytes()
+    assert main(["resume", "runs/digits"]) == 0
+    told = capsys.readouterr().out
+    assert "runs/digits is finished already." in told and "LA" in told
+    assert Path("runs/digits/metrics.jsonl").read_bytes() == before
+    assert main(["show", "runs/digits"]) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_a_run_does_not_touch_the_one_before():
+    for _ in range(2):
+        assert main(["run", *AMGC, "--quiet"]) == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "digits-2"]
+    assert figures("runs/digits") == figures("runs/digits-2")
+
+
+def test_a_folder_that_holds_a_run_is_refused_with_advice(capsys):
+    assert main(["run", *AMGC, "--quiet", "--out", "x"]) == 0
+    before = Path("x/run.json").read_bytes()
+    capsys.readouterr()
+    assert main(["run", *AMGC, "--out", "x"]) == 2
+    assert "`amgc resume x`, or choose another --out" in capsys.readouterr().err
+    assert Path("x/run.json").read_bytes() == before
+
+
+def test_a_dry_run_tells_the_cost_and_writes_nothing(capsys):
+    assert main(["run", *TINY, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    for name in ("finetune", "amgc", "joint"):
+        assert re.search(rf"^{name}: [\d,]+ image passes", told, re.MULTILINE)
+    assert re.search(r"^all: about ", told, re.MULTILINE)
+    assert main(["run", *AMGC, "--dry-run", "--out", "x"]) == 0
+    assert list(Path().iterdir()) == []
+
+
+def test_methods_that_share_task_1_get_the_figures_that_they_get_alone(capsys):
+    assert main(["run", *TINY, "--out", "all"]) == 0
+    told = capsys.readouterr().out
+    assert "Task 1 is trained once, by finetune, and taken over by amgc and joint." in told
+    assert sorted(path.name for path in Path("all").iterdir()) == ["accuracy.png", "amgc", "finetune", "joint", "plan.json"]
+    for name in ("finetune", "amgc", "joint"):
+        assert main(["run", *TINY, "--method", name, "--quiet", "--out", name]) == 0
+        assert figures(Path("all") / name) == figures(name)
+
+
+def test_resuming_a_folder_of_several_runs_begins_those_that_had_not_begun(stopped, capsys):
+    folder = stopped("x", [])
+    assert "Stopped; go on with: amgc resume x" in capsys.readouterr().err
+    assert not (folder / "amgc").exists()
+    assert main(["show", "x"]) == 0 and "1/2" in capsys.readouterr().out
+    moved = folder.rename("moved")
+    assert main(["resume", "moved", "--quiet"]) == 0
+    assert main(["run", *TINY, "--quiet", "--out", "whole"]) == 0
+    for name in ("finetune", "amgc", "joint"):
+        assert figures(moved / name) == figures(Path("whole") / name)
+
+
+def test_the_papers_figures_stand_beside_ours(capsys):
+    text = 'methods = ["amgc"]\ndata = "digits"\nfeatures = "convnet"\nsizes = [5, 5]\n'
+    text += "[hyper]\nfirst = { epochs = 1 }\nlater = { epochs = 1 }\n[paper]\namgc = { LA = 12.3, AIA = 45.6 }\n"
+    Path("p.toml").write_text(text)
+    assert main(["run", "p.toml", "--quiet"]) == 0
+    assert "12.3" in capsys.readouterr().out
+    assert main(["show", "runs/p"]) == 0
+    assert "45.6" in capsys.readouterr().out
+    assert main(["run", "p.toml", "--quiet", "--sizes", "4", "6"]) == 0
+    assert "12.3" not in capsys.readouterr().out  # measured on other tasks
+
+
+def test_a_method_in_a_file_is_run_and_resumed_from_another_folder(stopped, monkeypatch, capsys):
+    Path("mine.py").write_text(METHOD)
+    assert main(["run", "--method", "mine.py", "--help"]) == 0
+    assert "--mine.seed" in capsys.readouterr().out
+    folder = stopped("x", ["--method", "mine.py", "--mine.way", "two"]).resolve()
+    config = json.loads((folder / "run.json").read_text())["config"]
+    assert (config["hyper"]["way"], config["hyper"]["seed"], config["seed"]) == ("two", 3, 1993)
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert main(["resume", str(folder), "--quiet"]) == 0
+    assert len(figures(folder)) == 2
+
+
+def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):
+    folder = stopped("x", ["--method", "amgc"])
+    path = folder / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    capsys.readouterr()
+    assert main(["resume", "x"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("amgc: error: ") and "checkpoint.safetensors" in told and "Traceback" not in told
+    assert len(figures(folder)) == 1
+
+
+def test_a_damaged_plan_is_told(stopped, capsys):
+    folder = stopped("x", [])
+    (folder / "plan.json").write_text("{}")
+    assert main(["resume", "x"]) == 1
+    assert "'x/plan.json' is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "x/checkpoint"), 1, "the disk is full"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "no permission for 'x'; choose another folder with --out"),
+        (OSError(errno.EROFS, "Read-only file system", "x"), 1, "on a disk that cannot be written"),
+        (FileFormatError("'x' is damaged"), 1, "'x' is damaged"),
+        (ImportError("timm:NAME needs the extra timm"), 1, "needs the extra timm"),
+        (MemoryError(), 1, "out of memory"),
+        (ValueError("what, where, what to do"), 2, "what, where, what to do"),
+    ],
+)
+def test_what_the_user_can_do_something_about_is_one_message(error, code, said, monkeypatch, capsys):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Session, "checkpoint", fail)
+    assert main(["run", *AMGC, "--quiet", "--out", "x"]) == code
+    told = capsys.readouterr().err
+    assert told.startswith("amgc: error: ") and said in told and "Traceback" not in told
+    monkeypatch.setenv("AMGC_DEBUG", "1")
+    assert main(["run", *AMGC, "--quiet", "--out", "y"]) == code
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bug", [AssertionError("bug"), AttributeError("bug"), KeyError("bug"), TypeError("bug")])
+def test_a_bug_keeps_its_traceback(bug, monkeypatch):
+    def fail(*_: object) -> None:
+        raise bug
+
+    monkeypatch.setattr(Session, "checkpoint", fail)
+    with pytest.raises(type(bug)):
+        main(["run", *AMGC, "--quiet", "--out", "x"])
+
+
+def test_under_torchrun_a_folder_must_be_named(monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert main(["run", *AMGC]) == 2
+    assert "--out FOLDER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["methods", "data", "features", "presets"])
+def test_a_list_has_a_line_for_each(what, capsys):
+    assert main(["list", what]) == 0
+    short = capsys.readouterr().out
+    assert {"methods": "finetune", "data": "cifar100", "features": "resnet18", "presets": "digits"}[what] in short
+    assert main(["list", what, "-v"]) == 0
+    assert len(capsys.readouterr().out) > len(short)
+
+
+def test_help_lists_and_tables_import_nothing_heavy():
+    assert main(["run", *AMGC, "--quiet", "--out", "x"]) == 0
+    commands = [["--help"], ["--version"], ["run", "--help"], ["resume", "--help"], ["show", "--help"], ["show", "x"]]
+    commands += [["list", what] for what in ("methods", "data", "features", "presets")]
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(amgc.__file__).parents[1])!r})
+from amgc.cli.main import main
+for command in {commands!r}:
+    assert main(command) == 0
+    heavy = {{"torch", "sklearn", "lightning_fabric", "matplotlib", "typeguard"}} & set(sys.modules)
+    assert not heavy, (command, heavy)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

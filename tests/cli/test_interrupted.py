@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli.helpers import TINY, figures
+
+import amgc
+from amgc.cli.errors import reported
+from amgc.cli.main import main
+from amgc.cli.progress import Quiet, stoppable
+
+# Task 2 takes some seconds, so that there is something to interrupt.
+LONG = [*TINY, "--method", "amgc", "--later.epochs", "60", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The run that nobody interrupts."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert main(["run", *LONG, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
+    environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "amgc", "run", *LONG, "--out", "x", "--checkpoint-minutes", "0"]  # one after every step
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (Path("x/metrics.jsonl").exists() and figures("x")):  # until task 1 is finished
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 130 and told == "Stopped; go on with: amgc resume x\n"
+    assert len(figures("x")) == 1
+    assert main(["resume", "x", "--quiet", "--checkpoint-minutes", "5"]) == 0
+    assert figures("x") == figures(whole)
+
+
+def test_the_first_signal_asks_and_the_second_ends_at_once(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    watch = Quiet()
+    with reported() as outcome, stoppable(watch):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)  # another signal is not a second time: torchrun sends both
+        assert watch.stop
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("still here")
+    assert outcome.code == 130 and "Traceback" not in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_that_is_stopped_before_it_starts_writes_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(Quiet, "stop", True)
+    assert main(["run", *LONG, "--out", "x"]) == 130
+    assert "nothing was written" in capsys.readouterr().err
+    assert not Path("x").exists()
