@@ -8,8 +8,8 @@ BIN := .venv/bin
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
-run: .venv/.ready ## the short example: handwritten digits, class after class
-	@$(BIN)/python examples/digits.py $(ARGS)
+run: .venv/.ready ## amgc run: handwritten digits, class after class; ARGS="cifar100-small" runs another preset
+	@$(BIN)/amgc run $(ARGS)
 
 test: .venv/.ready ## tests and doctests; ARGS="-k merge" chooses some
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ARGS)

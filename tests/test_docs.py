@@ -1,13 +1,19 @@
-"""Every example in the documentation is run; `make run` as its script, `make check` and `make test` by `.ci/run` itself."""
+"""Every example and command in the documentation is run; `make check` and `make test` by `.ci/run` itself."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from amgc.report import find_runs
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md"])
@@ -38,11 +44,52 @@ def test_the_readmes_figures_are_what_its_example_prints(tmp_path):
     assert claimed and claimed[1] in printed
 
 
-def test_the_example_shows_that_amgc_does_not_forget(tmp_path):
-    printed = run(str(ROOT / "examples/digits.py"), "--plot", "digits.png", cwd=tmp_path)
-    amgc, new_only, all_data = map(float, re.search(r"LA +([\d.]+) +([\d.]+) +([\d.]+)", printed).groups())
-    assert amgc > 94 and new_only < 30 and abs(amgc - all_data) < 3
-    assert (tmp_path / "digits.png").stat().st_size > 10_000
+def commands(page: Path) -> list[list[str]]:
+    """The `amgc` lines of a page's shell blocks, in order, without their comments."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("amgc ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
+    """All of them, in one folder. Those on CIFAR-100 only measure their cost, and only where its files are at hand."""
+    draw_photos(tmp_path / "photos")
+    cifar = cifar_folder()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(tmp_path / "cache"), "AMGC_DATA": str(cifar or "")}
+    for arguments in commands(page):
+        if any("cifar100" in argument for argument in arguments):
+            if cifar is None:
+                continue
+            arguments = [*arguments, "--dry-run"]
+        command = [sys.executable, "-W", "error", "-m", "amgc", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environment)
+        assert done.returncode == 0, f"amgc {' '.join(arguments)}: {done.stdout[-500:]} {done.stderr[-2000:]}"
+
+
+def draw_photos(folder: Path) -> None:
+    """What the pages call `photos`: pictures of two kinds, of different sizes."""
+    drawn = np.random.RandomState(0)
+    for number in range(48):
+        kind, size = ("cat", "dog")[number % 2], 40 + number
+        pixels = drawn.randint(0, 128, (size, 60, 3), dtype=np.uint8) + np.uint8(100 * (number % 2))
+        path = folder / ("test" if number >= 40 else "train") / kind / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+
+
+def cifar_folder() -> Path | None:
+    """Where the official files of CIFAR-100 are, if they are anywhere."""
+    folder = os.environ.get("AMGC_DATA")
+    return Path(folder) if folder and (Path(folder) / "cifar-100-python").is_dir() else None
+
+
+def test_amgc_run_shows_that_finetuning_forgets_and_amgc_does_not(tmp_path):
+    run("-m", "amgc", "run", "--quiet", cwd=tmp_path)
+    accuracy = {run.method: run.metrics for run in find_runs(tmp_path / "runs/digits")}
+    assert accuracy["finetune"].last_accuracy < 0.4 and accuracy["finetune"].first_task_accuracy[-1] < 0.1
+    assert accuracy["amgc"].last_accuracy > 0.85 and accuracy["amgc"].first_task_accuracy[-1] > 0.8
+    assert accuracy["joint"].last_accuracy > 0.95
+    assert (tmp_path / "runs/digits/accuracy.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -91,3 +91,10 @@ def test_adding_to_the_diagonal_leaves_the_original_alone(form):
     parts = as_covariances(covariance)
     assert_close(_dense(parts.plus_diagonal(torch.full((1, DIM), 0.5, dtype=torch.float64))), dense + 0.5 * np.eye(DIM), 1e-12)
     assert_close(_dense(covariance), dense, 1e-12)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.3, 1.4])
+def test_scaling_multiplies_all_of_every_covariance(form, factor):
+    covariance, dense = form
+    assert_close(_dense(as_covariances(covariance).scaled(factor)), factor * dense, 1e-12)
+    assert_close(_dense(covariance), dense, 1e-12)

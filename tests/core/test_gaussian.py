@@ -9,7 +9,7 @@ import sklearn.covariance
 import torch
 from reference import FORMS, assert_close, spd, tensor
 
-from amgc.core.gaussian import correlation, mahalanobis, oas, root, sample, shrink, tukey
+from amgc.core.gaussian import Sampler, correlation, mahalanobis, oas, root, sample, shrink, tukey
 
 RNG = np.random.default_rng
 
@@ -113,3 +113,20 @@ def test_oas_does_not_depend_on_the_units_and_survives_constant_features():
     assert 0 < oas(tensor(dead), 20) <= 1
     assert oas(tensor(matrix), 0) == 1.0 and oas(torch.eye(3), 50) == 1.0 and oas(torch.zeros(3, 3), 50) == 1.0
     assert oas(tensor(matrix), 10**9) < 1e-6
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_sampler_draws_again_and_again_what_sample_draws_once(name):
+    form, rng = FORMS[name], RNG(0)
+    parts, mean = form.draw(rng, 2, 3), tensor(rng.normal(size=(2, 3)))
+    built = form.build({key: tensor(part) for key, part in parts.items()})
+    draw, generator = Sampler(mean, built), torch.Generator().manual_seed(3)
+    first, second = draw(4, generator), draw(2, generator)
+    again = torch.Generator().manual_seed(3)
+    assert torch.equal(first, sample(mean, built, 4, again)) and torch.equal(second, sample(mean, built, 2, again))
+    assert not torch.equal(first[:, :2], second)
+
+
+def test_a_sampler_draws_in_the_type_of_the_means():
+    draws = Sampler(torch.zeros(2, 3), tensor(spd(RNG(0), 3, 2)))(5)
+    assert draws.dtype == torch.float32 and draws.shape == (2, 5, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code: 0, 1 (it failed), 2 (wrong input) or 130 (stopped by the user)."""
+    # Threads that wait asleep: on a machine that is busy otherwise, spinning ones cost ten to a hundred times the run.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         print(overview())

@@ -42,33 +42,30 @@ class Cost:
         )
 
 
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a phase takes."""
+
+    step: float  # seconds of an optimiser step
+    ending: float  # seconds in which the method remembers
+    reads: bool  # whether it looks at the features of the task's images then
+    checkpoint: int  # bytes after the last task
+
+
 def estimate(session: Session) -> Cost:
     """Measure a few steps and add up. Neither the session's network nor any real image is touched."""
     per_image = _inference_seconds(session)
-    seconds, trained, passed, checkpoint = 0.0, 0, 0, 0
-    phases = [
-        index for index in (0, 1) if session.position.task <= index < len(session.stream) or index == 1 < len(session.stream)
-    ]
-    measured = {index: _rehearse(session, index) for index in phases}
+    trained, passed, checkpoint = 0, 0, 0
+    rehearsals: dict[int, Rehearsal] = {}
     tasks: list[float] = []
     for index in range(session.position.task, len(session.stream)):
-        task = session.task(index)
-        phase = session.method.phase(task)
-        step, ending, checkpoint = measured[min(index, 1)]
-        images, tests = len(session.training_images(task)), len(session.stream.test(index))
-        steps = -(-images // phase.batch_size) * phase.epochs
-        if index == session.position.task:
-            steps = max(0, steps - session.position.step)
-        if task.is_first and session.config.machine.start and session.method.common_start:
-            steps = 0  # its training is taken over
-        trains = phase.extractor_lr > 0 and phase.epochs > 0
-        trained += min(steps * phase.batch_size, images * phase.epochs) if trains else 0
-        forward = images + (tests if trains else tests // (index + 1))  # a frozen network sees old test images no more
-        passed += forward
-        tasks.append(steps * step + forward * per_image + ending)
-        seconds += tasks[-1]
+        kind = min(index, 1)  # the first task, or a later one
+        rehearsal = rehearsals[kind] = rehearsals.get(kind) or _rehearse(session, kind)
+        steps, backwards, forwards = passes(session, index, rehearsal.reads)
+        trained, passed, checkpoint = trained + backwards, passed + forwards, rehearsal.checkpoint
+        tasks.append(steps * rehearsal.step + forwards * per_image + rehearsal.ending)
     network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
-    return Cost(trained, passed, seconds, 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
+    return Cost(trained, passed, sum(tasks), 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
 
 
 def _peak_memory() -> int:
@@ -80,8 +77,26 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _rehearse(session: Session, index: int) -> tuple[float, float, int]:
-    """Seconds per step and per end of a task (first, or later), and bytes of a checkpoint after the last one."""
+def passes(session: Session, index: int, reads: bool) -> tuple[int, int, int]:
+    """What is left of a task: steps, images that they train the network on, and images that go forwards only."""
+    task, position = session.task(index), session.position
+    phase, is_next = session.method.phase(task), index == position.task
+    images, tests = len(session.training_images(task)), session.stream.test(index).labels
+    batches = -(-images // phase.batch_size)
+    done = position.step if is_next else 0
+    steps = batches * phase.epochs - done
+    if index == 0 and not done and session.starts_elsewhere:
+        return 0, 0, images * reads + len(tests)
+    if not (phase.extractor_lr > 0 and phase.epochs and any(True for _ in session.network.parameters())):
+        new_tests = len(tests) if is_next else int((tests >= task.new.start).sum())  # the others' features are known
+        return steps, 0, images * (reads + (phase.epochs > 0)) + new_tests
+    epochs, rest = divmod(done, batches)
+    shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
+    return steps, images * phase.epochs - shown, images * reads + len(tests)
+
+
+def _rehearse(session: Session, index: int) -> Rehearsal:
+    """The first task (0) or a later one (1), with a network and a method of its own."""
     everything = len(session.stream.class_names)
     network = copy.deepcopy(session.network)
     method: Method[Any] = type(session.method)(session.config.hyper, network, session.processes.device)
@@ -97,13 +112,12 @@ def _rehearse(session: Session, index: int) -> tuple[float, float, int]:
     method.begin(task, drawing)
     phase = method.phase(task)
     step = _step_seconds(session, method, phase, task, drawing) if phase.epochs else 0.0
-    if index or len(session.stream) == 1:
-        ending = _seconds(lambda: method.end(task, _noise_features(method, task)), repeat=False)
-    else:
-        ending = 0.0
+    features = _noise_features(method, task)
+    ending = _seconds(lambda: method.end(task, features), repeat=False)
+    reads = next(features, None) is None
     kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * everything / max(1, len(task.seen))
     trained = sum(parameter.nbytes for parameter in network.parameters())
-    return step, ending, int(kept) + 2 * trained
+    return Rehearsal(step, ending, reads, int(kept) + 2 * trained)
 
 
 def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator) -> float:
@@ -132,7 +146,7 @@ def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Tas
         batch = Batch(
             features, labels.repeat(-(-len(features) // count))[: len(features)], drawing, lambda other: features.detach()
         )
-        session.processes.fabric.backward(total(method.loss(batch)))
+        torch.autograd.backward(total(method.loss(batch)))
         optimizer.step()
 
     method.begin_epoch()

@@ -241,11 +241,16 @@ class Session:
             header = {"key": first_task_key(self.config), "seconds": self.seconds["train"], "losses": self.meter.means()}
             files.write(self.folder / FIRST_TASK, FIRST_KIND, header, tensors)
 
+    @property
+    def starts_elsewhere(self) -> bool:
+        """Whether the training of task 1 is taken over from another run."""
+        return self.config.machine.start is not None and self.method.common_start
+
     def take_first_task(self) -> bool:
         """Take over what `save_first_task` wrote in `machine.start`; False if there is nothing to take."""
-        if not (self.config.machine.start and self.method.common_start):
+        if not self.starts_elsewhere:
             return False
-        path = Path(self.config.machine.start) / FIRST_TASK
+        path = Path(str(self.config.machine.start)) / FIRST_TASK
         header, tensors = files.read(path, FIRST_KIND)
         mine = first_task_key(self.config)
         differing = [name for name in mine if header.get("key", {}).get(name) != mine[name]]

@@ -68,8 +68,8 @@ class AMGCHyper(Hyper):
         for name in ("margin", "soft_margin", "decay", "pseudo"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
-        if self.decay > 1:
-            raise ValueError(f"decay is a share, at most 1; not {self.decay}.")
+        if self.decay >= 1:  # the mean of a class would be that of a batch's images of it: of one image, perhaps
+            raise ValueError(f"decay is a share below 1, not {self.decay}.")
         if self.freeze and (self.new_term, self.old_term, self.softmax) != ("distribution", "distribution", "global"):
             raise ValueError("freeze solves the global distribution-based loss; it does not go with samples or local softmax.")
         if self.freeze and (self.soft_margin or self.enlarge != "variances"):

@@ -1,0 +1,135 @@
+"""The cost that is promised before a run is what the run then takes: image passes to the last one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from amgc.engine import cost as cost_module
+from amgc.engine import session as session_module
+from amgc.engine.cost import Cost, estimate
+from amgc.engine.run import resume, run
+from amgc.engine.session import CHECKPOINT
+from amgc.engine.watch import Stopped, Watch
+from amgc.methods.contract import Task
+
+COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
+FROZEN = {"extractor_lr": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many images go through the networks of the sessions made from now on, with gradients and without."""
+    counts = {"trained": 0, "passed": 0}
+    whole = session_module.make_network
+
+    def make_network(*arguments: Any) -> Any:
+        def hook(module: Any, inputs: Any, output: torch.Tensor) -> None:
+            counts["trained" if output.requires_grad else "passed"] += len(output)
+
+        network = whole(*arguments)
+        network.register_forward_hook(hook)
+        return network
+
+    monkeypatch.setattr(session_module, "make_network", make_network)
+    return counts
+
+
+class Ask(Watch):
+    """Asks for the cost, which itself uses (a copy of) the network: what it counted until then does not count."""
+
+    def __init__(self, counts: dict[str, int], stop_at: tuple[int, int] | None = None) -> None:
+        self.counts, self.stop_at, self.now = counts, stop_at, (0, 0)
+
+    def begin_run(self, class_names: Any, sizes: Any, cost: Callable[[], Cost]) -> None:
+        self.cost = cost()
+        self.counts.update(trained=0, passed=0)
+
+    def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+        self.now = task.index, done
+
+    def wants_progress(self) -> bool:
+        self.now = self.now[0], self.now[1] + 1
+        self.stop = self.now == self.stop_at
+        return False
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "trained": {"method": "amgc"},
+    "frozen": {"method": "amgc", "later": FROZEN},
+    "frozen from the start": {"method": "sbgc", "first": FROZEN, "later": FROZEN},
+    "solved": {"method": "amgc", "hyper": {"freeze": True}},
+    "nothing trained": {"method": "amgc", "first": {"epochs": 0}, "hyper": {"freeze": True}},
+    "finetune": {"method": "finetune"},
+    "joint": {"method": "joint"},
+}
+
+
+@pytest.mark.parametrize("kind", ["images", "vectors"])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_makes_exactly_the_passes_that_were_promised(
+    name: str, kind: str, counts: dict[str, int], tmp_path: Path
+) -> None:
+    watch = Ask(counts)
+    run(tiny.config(**RUNS[name], sizes=(3, 2, 2)), tmp_path, watch, getattr(tiny, kind)(COUNTS))
+    assert {"trained": watch.cost.trained, "passed": watch.cost.passed} == counts
+    assert counts["passed"] > 0
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("moment", [(0, 1), (0, 6), (1, 4), (2, 1)])
+def test_a_resumed_run_makes_exactly_the_passes_that_were_promised(
+    name: str, moment: tuple[int, int], counts: dict[str, int], tmp_path: Path
+) -> None:
+    with contextlib.suppress(Stopped):  # a run without such a step ends; then there is nothing left
+        run(tiny.config(**RUNS[name], sizes=(3, 2, 2)), tmp_path, Ask(counts, moment), tiny.images(COUNTS))
+    watch = Ask(counts)
+    resume(tmp_path, watch, tiny.images(COUNTS))
+    assert {"trained": watch.cost.trained, "passed": watch.cost.passed} == counts
+
+
+def test_a_run_that_takes_task_1_over_is_promised_less(counts: dict[str, int], tmp_path: Path) -> None:
+    run(tiny.config(sizes=(3, 2, 2)), tmp_path / "start", dataset=tiny.images(COUNTS))
+    watch = Ask(counts)
+    config = tiny.config(sizes=(3, 2, 2), machine={"start": str(tmp_path / "start")})
+    run(config, tmp_path / "run", watch, tiny.images(COUNTS))
+    assert {"trained": watch.cost.trained, "passed": watch.cost.passed} == counts
+
+
+def test_the_promised_disk_is_enough_and_not_far_too_much(counts: dict[str, int], tmp_path: Path) -> None:
+    watch = Ask(counts)
+    run(tiny.config(features_options={"dim": 64}), tmp_path, watch, tiny.images())
+    largest = (tmp_path / CHECKPOINT).stat().st_size + sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert largest / 2 < watch.cost.disk < 4 * largest
+
+
+def test_a_finished_run_costs_nothing_more(counts: dict[str, int], tmp_path: Path) -> None:
+    run(tiny.config(), tmp_path, dataset=tiny.images())
+    watch = Ask(counts)
+    resume(tmp_path, watch, tiny.images())
+    assert (watch.cost.trained, watch.cost.passed, watch.cost.seconds) == (0, 0, 0.0)
+
+
+def test_a_cost_is_told_in_words() -> None:
+    told = str(Cost(trained=12_000, passed=3_000, seconds=150, disk=2_500_000, memory=3_000_000_000))
+    assert told == "15,000 image passes (12,000 of them training), about 2.5 minutes, 2.5 MB of disk, 3.0 GB of memory"
+
+
+def test_the_estimate_leaves_the_session_alone(tmp_path: Path) -> None:
+    session = session_module.Session(tiny.config(), tmp_path, Watch(), tiny.images())
+    before = {name: tensor.clone() for name, tensor in session.network.state_dict().items()}
+    state = torch.get_rng_state()
+    estimate(session)
+    tiny.assert_equal(before, session.network.state_dict())
+    assert len(session.method.head) == 0 and torch.equal(state, torch.get_rng_state())
