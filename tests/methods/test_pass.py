@@ -133,7 +133,7 @@ def test_where_nothing_has_moved_the_distillation_has_a_gradient_of_zero() -> No
     assert all(bool((p.grad == 0).all()) for p in made.network.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("method", ["pass"])
+@pytest.mark.parametrize("method", ["pass", "il2a"])
 def test_a_batch_passes_once_through_the_network_and_once_through_its_old_copy(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
