@@ -131,22 +131,26 @@ def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Tas
     learner = Learner(network, method.trainable()).train()
     images = _noise(session, share.stop - share.start)
 
-    def forward() -> Tensor:
+    def batch() -> Batch:
         if not trains:
-            return torch.rand(count, method.network.dim, generator=drawing).to(device)
-        seen, _ = method.views(session.augment(images, drawing), labels[: len(images)])
+            features = torch.rand(count, method.network.dim, generator=drawing).to(device)
+            return Batch(*method.views(features, labels, drawing), drawing, lambda other: features)
+        seen, own = method.views(session.augment(images, drawing), labels[: len(images)], drawing)
         seen = seen.contiguous(memory_format=torch.channels_last)
+        rows = torch.arange(len(own) * count // len(images), device=device) % len(own)  # as many as all processes have
+
+        def through(other: torch.nn.Module) -> Tensor:
+            with torch.no_grad(), session.processes.fabric.autocast():
+                features: Tensor = other(seen).float()[rows]
+            return features
+
         with session.processes.fabric.autocast():
-            features: Tensor = learner(seen).float()
-        return features if len(features) >= count else features.repeat(-(-count // len(features)), 1)[:count]
+            features = learner(seen).float()
+        return Batch(features[rows], own[rows], drawing, through)
 
     def step() -> None:
         optimizer.zero_grad()
-        features = forward()
-        batch = Batch(
-            features, labels.repeat(-(-len(features) // count))[: len(features)], drawing, lambda other: features.detach()
-        )
-        torch.autograd.backward(total(method.loss(batch)))
+        torch.autograd.backward(total(method.loss(batch())))
         optimizer.step()
 
     method.begin_epoch()

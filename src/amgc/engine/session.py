@@ -287,7 +287,7 @@ def make_network(config: Config, dataset: Dataset) -> Extractor:
     if dataset.is_features:
         return Vectors(dataset.train.shape[0])
     augmented = Augment.of(dataset)
-    shape = (dataset.train.shape[0], augmented.size, augmented.size)
+    shape = (dataset.train.shape[0], augmented.size, augmented.size) if augmented.resized else dataset.train.shape
     return build(config.features, image_shape=shape, **config.features_options)
 
 

@@ -103,15 +103,19 @@ class Source:
         session, device = self.session, self.session.processes.device
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         images = session.augment(images, chance) if self.phase.augment else session.augment.plain(images)
-        images, labels = session.method.views(images, labels)
-        images = images.contiguous(memory_format=torch.channels_last)
         gather = session.processes.gather
+        if type(session.method).views is Method.views:
+            labels = gather(labels)
+        else:  # they may depend on the whole batch: every process makes them all, and passes its share of them on
+            images, labels = session.method.views(gather(images), gather(labels), drawing)
+            images = images[session.processes.share(len(images))]
+        images = images.contiguous(memory_format=torch.channels_last)
 
         def through(network: nn.Module) -> Tensor:
             with torch.no_grad(), session.processes.fabric.autocast():
                 return gather(network(images).float())
 
-        return Batch(gather(self.learner(images).float()), gather(labels), drawing, through)
+        return Batch(gather(self.learner(images).float()), labels, drawing, through)
 
     def batch_of_features(self, rows: Tensor, drawing: torch.Generator) -> Batch:
         assert self.features is not None
@@ -120,7 +124,8 @@ class Source:
         def through(network: nn.Module) -> Tensor:
             raise TypeError("another network cannot be asked: this task trains on the features of a frozen one.")
 
-        return Batch(self.features[rows].to(device), self.images.labels[rows].to(device), drawing, through)
+        features, labels = self.features[rows].to(device), self.images.labels[rows].to(device)
+        return Batch(*self.session.method.views(features, labels, drawing), drawing, through)
 
 
 class Learner(nn.Module):
@@ -210,8 +215,9 @@ class Meter:
 def snapshot(
     method: Method[Any], batch: Batch, terms: dict[str, Tensor], epoch: int, phase: Phase, step: int, steps: int
 ) -> Progress:
-    """For the progress display."""
+    """For the progress display. Made-up classes do not count as right or wrong."""
+    real = batch.labels < len(method.task.seen)
     with torch.no_grad():
-        right = (method.head(batch.features).argmax(1) == batch.labels).float().mean()
+        right = (method.head(batch.features).argmax(1) == batch.labels)[real].float().mean()
     values = {name: float(value.detach()) for name, value in terms.items()}
     return Progress(epoch, phase.epochs, step, steps * phase.epochs, values, float(right))

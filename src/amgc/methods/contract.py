@@ -164,8 +164,14 @@ class Method(Generic[H]):
     def begin_epoch(self) -> None:
         """Before each pass over the images."""
 
-    def views(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the network sees of a batch of augmented images (rotations, mixtures): one forward pass for all of it."""
+    def views(
+        self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the network sees of a batch of augmented images (rotations, mixtures): one forward pass for all of it.
+
+        The whole batch, whatever the number of processes; where the network does not train, its features (n, d) instead.
+        Classes that a method makes up have labels from `len(task.seen)` on.
+        """
         return images, labels
 
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -186,6 +192,16 @@ class Method(Generic[H]):
         """Whether a checkpoint may be written now: not while a mean is that of one image, which would be that image's row."""
         return True
 
+    @property
+    def trains_network(self) -> bool:
+        """Whether the network changes during this task. If not, a batch is made of its features, computed once."""
+        phase = self.phase(self.task)
+        return phase.extractor_lr > 0 and phase.epochs > 0 and any(True for _ in self.network.parameters())
+
+    def network_copy(self) -> Extractor:
+        """The network as it is now, not to be trained."""
+        return copy.deepcopy(self.network).requires_grad_(False).eval()
+
     def trainable(self) -> list[torch.Tensor]:
         """What is trained beside the network, at the head's learning rate."""
         return [self.head.weight, self.head.bias]
@@ -201,9 +217,9 @@ class Method(Generic[H]):
         for name in self.remembers:
             value = state[name]
             if isinstance(value, dict):
-                old = copy.deepcopy(self.network)
+                old = self.network_copy()
                 old.load_state_dict(value)
-                value = old.requires_grad_(False).eval()
+                value = old
             elif isinstance(value, torch.Tensor):
                 value = value.to(self.device)
             setattr(self, name, value)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from amgc.core import running as running
     from amgc.core import solver as solver
     from amgc.core import statistics as statistics
+    from amgc.data import augment as augment
 else:
 
     class _Lazy:
@@ -23,7 +24,7 @@ else:
         def __getattr__(self, attribute: str) -> Any:
             return getattr(importlib.import_module(self._name), attribute)
 
-    torch = _Lazy("torch")
+    torch, augment = _Lazy("torch"), _Lazy("amgc.data.augment")
     covariance, gaussian, losses, running, solver, statistics = (
         _Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
     )

@@ -1,0 +1,123 @@
+"""IL2A: mixtures of two new classes are classes of their own while a task lasts; old classes come back as Gaussians.
+
+Zhu et al., Class-Incremental Learning via Dual Augmentation, NeurIPS 2021; IL2A/cifar/IL2A.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amgc.methods.contract import Batch, Features, Hyper, Method, Task, about
+from amgc.methods.lazy import losses, statistics, torch
+from amgc.methods.pass_ import OFFICIAL
+from amgc.methods.registry import method
+
+if TYPE_CHECKING:
+    from amgc.features.extractor import Extractor
+
+
+@dataclass(frozen=True)
+class IL2AHyper(Hyper):
+    """Hyper-parameters of IL2A."""
+
+    rounds: int = about(4, "classAug: how often a batch is paired with a shuffled self", "official IL2A.py")
+    mixing: int = about(20, "classAug: α of the mixtures' shares, drawn from Beta(α, α)", "official IL2A.py")
+    band: float = about(0.1, "classAug: a share farther than this from ½ becomes ½", "official cifar/IL2A.py; tiny: 0.2")
+    semantic: float = about(10.0, "weight of semanAug, the loss of old classes' Gaussians", "official main.py")
+    ratio: float = about(2.5, "semanAug: by which old classes' covariances are multiplied", "official IL2A.py")
+    distillation: float = about(10.0, "weight of the distance of the features to the old network's", "official main.py")
+    temperature: float = about(0.1, "by which scores are divided in both classification losses", "official main.py")
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 0), ("mixing", 1), ("band", 0), ("ratio", 0)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive, not {self.temperature}.")
+
+
+@method("il2a", IL2AHyper(OFFICIAL, OFFICIAL))
+class IL2A(Method[IL2AHyper]):
+    """IL2A: mixtures of new classes as auxiliary classes; old classes by mean and covariance; features distilled.
+
+    Different from the official code: each old class has its own covariance (there, from task 3 on, another class's), and
+    statistics are of all plain images (there of augmented ones, without the last batch of an epoch). Features, of a data
+    set or of a network that does not train, are mixed as images are.
+    """
+
+    remembers = ("statistics", "old", "auxiliary")
+    common_start = False
+
+    def __init__(self, hyper: IL2AHyper, network: Extractor, device: torch.device) -> None:
+        super().__init__(hyper, network, device)
+        self.statistics = statistics.ClassStatistics(network.dim, device=device)
+        self.old: Extractor | None = None
+        self.auxiliary = 0  # outputs behind those of the seen classes, one per pair of new classes, until the task's end
+
+    def begin(self, task: Task, generator: torch.Generator) -> None:
+        self.auxiliary = len(task.new) * (len(task.new) - 1) // 2
+        self.head.grow(len(task.seen) + self.auxiliary, generator)
+        self.old = None if task.is_first or not self.trains_network else self.network_copy()
+
+    def views(
+        self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """classAug: the batch, and mixtures of those of its images that a shuffle puts beside one of another class."""
+        count, rounds = len(labels), self.hyper.rounds
+        shuffled = torch.rand(rounds, count, generator=generator).argsort(1).flatten().to(labels.device)
+        share = self.shares(rounds * count, generator).to(images)
+        first, second = labels.repeat(rounds), labels[shuffled]
+        differ = (first != second).nonzero().squeeze(1)
+        share = share[differ].view(-1, *[1] * (images.ndim - 1))
+        mixed = share * images[differ % count] + (1 - share) * images[shuffled[differ]]
+        return torch.cat([images, mixed]), torch.cat([labels, self.pair(first[differ], second[differ])])
+
+    def shares(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Beta(α, α), near ½. The median of 2α - 1 uniform numbers has that distribution; torch's own takes no generator."""
+        drawn = torch.rand(count, 2 * self.hyper.mixing - 1, generator=generator).median(1).values
+        return torch.where((drawn - 0.5).abs() <= self.hyper.band, drawn, 0.5)
+
+    def pair(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """The label of a mixture of two new classes: pairs (0, 1), (0, 2), …, (1, 2), … are counted from `seen` on."""
+        new, start = len(self.task.new), self.task.new.start
+        low, high = torch.minimum(one, other) - start, torch.maximum(one, other) - start
+        return len(self.task.seen) + low * (2 * new - low - 1) // 2 + high - low - 1
+
+    def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        scores = self.head(batch.features) / self.hyper.temperature
+        terms = {"cross-entropy": torch.nn.functional.cross_entropy(scores, batch.labels)}
+        if not self.task.is_first:
+            size = self.phase(self.task).batch_size
+            drawn = torch.randint(len(self.task.old), (size,), generator=batch.generator)
+            terms["semantic"] = self.hyper.semantic * self.semantic_loss(drawn)
+        if self.old is not None:
+            distance = torch.linalg.vector_norm(batch.features - batch.through(self.old))
+            terms["distillation"] = self.hyper.distillation * distance
+        return terms
+
+    def semantic_loss(self, drawn: torch.Tensor) -> torch.Tensor:
+        """semanAug of old classes drawn, by their rows in the statistics: a mean of terms of L_DB.
+
+        Their cross-entropy with scores (w_jᵀ μ_y + b_j + ½ ratio v_jyᵀ Σ_y v_jy) / t is that of Eq. (L-DB) with w / t,
+        b / t and ratio t Σ: v_jy / t takes the square of t from the quadratic term.
+        """
+        seen, temperature = len(self.task.seen), self.hyper.temperature
+        count = torch.bincount(drawn, minlength=len(self.statistics)).to(self.device)
+        return losses.distribution_loss(
+            self.head.weight[:seen] / temperature,
+            self.head.bias[:seen] / temperature,
+            self.statistics.mean,
+            self.statistics.covariances.scaled(self.hyper.ratio * temperature),
+            targets=torch.tensor(self.statistics.classes, device=self.device),
+            class_weight=count / len(drawn),
+        )
+
+    def end(self, task: Task, features: Features) -> None:
+        for rows, labels in features:
+            self.statistics.update(rows, labels)
+        self.head.set(self.head.weight[: len(task.seen)], self.head.bias[: len(task.seen)])
+        self.old, self.auxiliary = None, 0
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        return self.head(features)[:, : len(self.head) - self.auxiliary]

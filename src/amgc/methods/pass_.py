@@ -1,0 +1,135 @@
+"""PASS: every quarter turn of an image is a class of its own, and old classes come back as their means plus noise.
+
+Zhu et al., Prototype Augmentation and Self-Supervision for Incremental Learning, CVPR 2021; CVPR21_PASS/PASS.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, Task, about
+from amgc.methods.lazy import augment, statistics, torch
+from amgc.methods.registry import method
+
+if TYPE_CHECKING:
+    from amgc.features.extractor import Extractor
+
+
+@dataclass(frozen=True)
+class PASSHyper(Hyper):
+    """Hyper-parameters of PASS."""
+
+    prototypes: float = about(10.0, "weight of the cross-entropy of old classes' noisy means", "official main.py")
+    distillation: float = about(10.0, "weight of the distance of the features to the old network's", "official main.py")
+    temperature: float = about(0.1, "by which scores are divided in both cross-entropies", "official main.py")
+    radius: Literal["first", "seen"] = about(
+        "first", "r² of the noise: mean variance of the classes of task 1, or of all seen so far (PyCIL)", "official PASS.py"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive, not {self.temperature}.")
+
+
+# The official PASS.py and IL2A.py, every task alike: StepLR(45) of 101 epochs.
+OFFICIAL = Phase(
+    epochs=101,
+    batch_size=64,
+    extractor_lr=1e-3,
+    head_lr=1e-3,
+    schedule="step",
+    milestones=(45 / 101, 90 / 101),
+    optimizer="adam",
+    weight_decay=2e-4,
+    head_weight_decay=2e-4,
+)
+
+
+@method("pass", PASSHyper(OFFICIAL, OFFICIAL))
+class PASS(Method[PASSHyper]):
+    """PASS: turned images as classes of their own; old classes as means plus noise; features held by distillation.
+
+    The official head has outputs 4y + turn and scores with 0, 4, 8, …; ours has those in `head` and the others, which
+    never score, in `turned`. Images that are not square, features, and images for a network that does not train are not
+    turned. Means and radius are of all plain images (official: of augmented ones, without the last batch of an epoch).
+    """
+
+    remembers = ("means", "variances", "old")
+    common_start = False
+
+    def __init__(self, hyper: PASSHyper, network: Extractor, device: torch.device) -> None:
+        super().__init__(hyper, network, device)
+        self.turned = LinearHead(network.dim, device)  # row 3y + turn - 1: class y, turned once, twice, three times
+        self.means = torch.zeros(0, network.dim, device=device)
+        self.variances = torch.zeros(0, device=device)  # of classes that the radius comes from, each a mean over features
+        self.old: Extractor | None = None
+
+    @property
+    def turns(self) -> bool:
+        return self.trains_network and self.network.image_shape[1] == self.network.image_shape[2]
+
+    @property
+    def radius(self) -> torch.Tensor:
+        """r of the noise, one number for all features and classes."""
+        return self.variances.mean().sqrt()
+
+    def begin(self, task: Task, generator: torch.Generator) -> None:
+        super().begin(task, generator)
+        if self.turns:
+            self.turned.grow(3 * len(task.seen), generator)
+        self.old = None if task.is_first or not self.trains_network else self.network_copy()
+
+    def views(
+        self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.turns:
+            return images, labels
+        images, fourfold = augment.rotations(images, labels)
+        label, turn = fourfold // 4, fourfold % 4
+        return images, torch.where(turn == 0, label, len(self.task.seen) + 3 * label + turn - 1)
+
+    def outputs(self, features: torch.Tensor) -> torch.Tensor:
+        """What competes in the loss: the seen classes, and behind them their turns."""
+        upright = self.head(features)
+        scores = torch.cat([upright, self.turned(features)], 1) if self.turns else upright
+        return scores / self.hyper.temperature
+
+    def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        cross_entropy = torch.nn.functional.cross_entropy
+        terms = {"cross-entropy": cross_entropy(self.outputs(batch.features), batch.labels)}
+        if not self.task.is_first:
+            drawn, labels = self.pseudo_features(batch.generator)
+            terms["prototypes"] = self.hyper.prototypes * cross_entropy(self.outputs(drawn), labels)
+        if self.old is not None:
+            distance = torch.linalg.vector_norm(batch.features - batch.through(self.old))
+            terms["distillation"] = self.hyper.distillation * distance
+        return terms
+
+    def pseudo_features(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """μ_y + r ε for as many y as a batch has images, each drawn from all old classes. Upright: their labels are y."""
+        labels = torch.randint(len(self.task.old), (self.phase(self.task).batch_size,), generator=generator).to(self.device)
+        noise = torch.randn(len(labels), self.network.dim, generator=generator).to(self.device)
+        return self.means[labels] + self.radius * noise, labels
+
+    def end(self, task: Task, features: Features) -> None:
+        self.old = None
+        new = statistics.ClassStatistics(self.network.dim, "diagonal", device=self.device)
+        for rows, labels in features:
+            new.update(rows, labels)
+        order = [new.index(label) for label in task.new]
+        self.means = torch.cat([self.means, new.mean[order].float()])
+        if task.is_first or self.hyper.radius == "seen":
+            self.variances = torch.cat([self.variances, new.covariances.variances()[order].mean(1)])
+
+    # ---- the outputs of turned images are trained and kept as the head is ---------------------------------------------
+
+    def trainable(self) -> list[torch.Tensor]:
+        return super().trainable() + ([self.turned.weight, self.turned.bias] if self.turns else [])
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"turned.weight": self.turned.weight.detach(), "turned.bias": self.turned.bias.detach()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.turned.set(state["turned.weight"], state["turned.bias"])
