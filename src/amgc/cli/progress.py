@@ -114,13 +114,13 @@ class Shown(Quiet):
         parts = [f"epoch {now.epoch + 1}/{now.epochs}"]
         parts += [f"{name} {value:.3g}" for name, value in now.losses.items()]
         parts += [f"batch accuracy {percent(now.accuracy)} %", f"{(now.step - self.done) / spent:.1f} steps/s"]
-        if (left := self.time_left(now.step)) is not None:
-            parts.append(f"about {time_text(left)} left" + (f" for {self.method}" if len(self.costs) > 1 else ""))
-        line = ", ".join(parts)
+        line, heading = ", ".join(parts), self.heading
+        if (left := self.time_left(now.step)) is not None:  # in the first line, which is short enough for it
+            heading += f" (about {time_text(left)} left" + (f" for {self.method})" if len(self.costs) > 1 else ")")
         if self.live is not None:
-            self.live.update(Text(f"{self.heading}\n{line}", overflow="ellipsis", no_wrap=True), refresh=True)
+            self.live.update(Text(f"{heading}\n{line}", overflow="ellipsis", no_wrap=True), refresh=True)
         elif not self.screen.is_terminal:
-            self.tell(f"{self.heading}: {line}")
+            self.tell(f"{heading}: {line}")
 
     def time_left(self, step: int) -> float | None:
         """What was estimated for the rest, stretched by how much longer than estimated the beginning took."""
