@@ -121,7 +121,7 @@ class Session:
         batches = torch.split(torch.arange(len(images)), INFERENCE_BATCH)
         share, device = self.processes.share, self.processes.device
         for whole, (batch, _) in zip(batches, images.batches([rows[share(len(rows))] for rows in batches]), strict=True):
-            if self.watch.stop:
+            if self.watch.stop and self.processes.count == 1:  # several cannot agree here
                 raise Stopped
             with torch.no_grad(), self.processes.fabric.autocast():
                 plain = self.augment.plain(batch.to(device, non_blocking=True))
@@ -169,11 +169,18 @@ class Session:
 
     def checkpoint_if_due(self, optimizer: Any) -> None:
         """After a step: save if it is time, stop if asked to."""
-        due = time.monotonic() - self._saved_at > 60 * self.config.machine.checkpoint_minutes
-        if (due or self.watch.stop) and self.method.settled:
+        due, stop = time.monotonic() - self._saved_at > 60 * self.config.machine.checkpoint_minutes, self.stop_asked()
+        if (due or stop) and self.method.settled:
+            self.meter.check(self.method.task)  # a network that is broken does not replace one that is not
             self.checkpoint(optimizer)
-        if self.watch.stop:
+        if stop:
             raise Stopped
+
+    def stop_asked(self) -> bool:
+        """Several processes stop at the same step, or one would wait for the others forever."""
+        if self.processes.count == 1:
+            return self.watch.stop
+        return bool(self.processes.sum(torch.tensor(float(self.watch.stop), device=self.processes.device)))
 
     def checkpoint(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Write all that is needed to go on from here. The first process alone writes; all hold the same."""

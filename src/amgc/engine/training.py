@@ -41,7 +41,7 @@ def train(session: Session, task: Task) -> None:
             if session.watch.wants_progress():
                 session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
             session.checkpoint_if_due(source.optimizer)
-        session.meter.check(task, epoch)
+        session.meter.check(task)
     source.close()
 
 
@@ -202,12 +202,12 @@ class Meter:
     def means(self) -> dict[str, float]:
         return {name: float(value) / self.count for name, value in self.sums.items()}
 
-    def check(self, task: Task, epoch: int) -> None:
+    def check(self, task: Task) -> None:
         """A loss that is no number any more stops the run, with advice."""
         wrong = [name for name, value in self.means().items() if not math.isfinite(value)]
         if wrong:
             raise TrainingError(
-                f"the loss {wrong[0]!r} became infinite or not a number in task {task.index + 1}, epoch {epoch + 1}. "
+                f"the loss {wrong[0]!r} became infinite or not a number in task {task.index + 1}. "
                 f"A smaller learning rate (--{'first' if task.is_first else 'later'}.extractor-lr, ….head-lr) helps."
             )
 
