@@ -260,7 +260,7 @@ class Session:
         path = Path(str(self.config.machine.start)) / FIRST_TASK
         header, tensors = files.read(path, FIRST_KIND)
         mine = first_task_key(self.config)
-        differing = [name for name in mine if header.get("key", {}).get(name) != mine[name]]
+        differing = sorted(name for name in mine if header.get("key", {}).get(name) != mine[name])
         if differing:
             raise ValueError(
                 f"task 1 of {self.config.machine.start!r} was trained with another {', '.join(differing)}; "
