@@ -81,18 +81,20 @@ def passes(session: Session, index: int, reads: bool) -> tuple[int, int, int]:
     """What is left of a task: steps, images that they train the network on, and images that go forwards only."""
     task, position = session.task(index), session.position
     phase, is_next = session.method.phase(task), index == position.task
-    images, tests = len(session.training_images(task)), session.stream.test(index).labels
+    counts = [session.stream.counts(earlier) for earlier in range(index + 1)]
+    tests = sum(test for _, test in counts)
+    images = sum(train for train, _ in counts) if session.method.sees_old_data else counts[-1][0]
     batches = -(-images // phase.batch_size)
     done = position.step if is_next else 0
     steps = batches * phase.epochs - done
     if index == 0 and not done and session.starts_elsewhere:
-        return 0, 0, images * reads + len(tests)
+        return 0, 0, images * reads + tests
     if not (phase.extractor_lr > 0 and phase.epochs and any(True for _ in session.network.parameters())):
-        new_tests = len(tests) if is_next else int((tests >= task.new.start).sum())  # the others' features are known
-        return steps, 0, images * (reads + (phase.epochs > 0)) + new_tests
+        new_tests = tests if is_next else counts[-1][1]  # the others' features are known
+        return steps, 0, images * (reads or phase.epochs > 0) + new_tests
     epochs, rest = divmod(done, batches)
     shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
-    return steps, images * phase.epochs - shown, images * reads + len(tests)
+    return steps, images * phase.epochs - shown, images * reads + tests
 
 
 def _rehearse(session: Session, index: int) -> Rehearsal:
