@@ -6,13 +6,16 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from amgc.data.registry import source
+from amgc.lazy import Lazy
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from amgc.data.images import Dataset
+else:
+    np = Lazy("numpy")
 
 NEEDED = ("train_x", "train_y", "test_x", "test_y")
 

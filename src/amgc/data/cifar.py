@@ -8,23 +8,24 @@ numpy's own unpickling runs.
 from __future__ import annotations
 
 import hashlib
-import http.client
 import io
 import os
 import pickle
 import tarfile
 import tempfile
-import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from amgc.data.registry import source
+from amgc.lazy import Lazy
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from amgc.data.images import Dataset
+else:
+    np = Lazy("numpy")
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
 ARCHIVE_MD5 = "eb9058c3a382ffc7106e4002c42a8d85"
@@ -71,7 +72,7 @@ def cifar100(root: Path, download: bool = False, verify: bool = True) -> Dataset
     )
 
 
-Split = tuple[NDArray[np.uint8], NDArray[np.int64]]
+Split: TypeAlias = "tuple[NDArray[np.uint8], NDArray[np.int64]]"
 
 
 def read_python(folder: Path, verify: bool = True) -> tuple[Split, Split, tuple[str, ...]]:
@@ -198,6 +199,9 @@ def _incomplete(root: Path) -> str:
 
 def fetch(root: Path) -> Path:
     """Download the python files into `root`; they appear there complete and checked, or not at all."""
+    import http.client  # here: they are seldom needed, and --help would wait for them
+    import urllib.request
+
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".cifar-100-") as temporary:
         archive = Path(temporary, "archive")

@@ -8,13 +8,16 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
-
 from amgc.data.arrays import stratified
 from amgc.data.registry import MEMORY, source
+from amgc.lazy import Lazy
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from amgc.data.images import Augmentation, Dataset
+else:
+    np = Lazy("numpy")
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, which PyCIL and its Tiny-ImageNet forks use
 LIST = "imagenet-subset.txt"

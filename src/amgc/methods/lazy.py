@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amgc.lazy import Lazy
 
 if TYPE_CHECKING:
     import torch as torch
@@ -16,15 +17,7 @@ if TYPE_CHECKING:
     from amgc.core import statistics as statistics
     from amgc.data import augment as augment
 else:
-
-    class _Lazy:
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, attribute: str) -> Any:
-            return getattr(importlib.import_module(self._name), attribute)
-
-    torch, augment = _Lazy("torch"), _Lazy("amgc.data.augment")
+    torch, augment = Lazy("torch"), Lazy("amgc.data.augment")
     covariance, gaussian, losses, running, solver, statistics = (
-        _Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
+        Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
     )
