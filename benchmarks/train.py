@@ -1,13 +1,13 @@
 """Training images per second: the engine, a plain PyTorch loop with the same network, and a loader of PyCIL's kind.
 
-    python benchmarks/train.py            # about four minutes; keep the machine otherwise idle
+    python benchmarks/train.py            # about two minutes; keep the machine otherwise idle
     python benchmarks/train.py --quick    # few images, seconds
 
-An epoch of cross-entropy on CIFAR-sized noise, batch 128, SGD with momentum, the paper's augmentation. "plain" is what one
-writes by hand: tensors in memory, the same batched augmentation, forward, backward, step, in the same memory format as the
-engine's; "plain, NCHW" the same in PyTorch's default format. "PIL" opens, crops, mirrors and brightens one image at a time in
-a DataLoader with two workers. "network alone" is forward, backward and step on one batch again and again: what no loop can
-beat; the rest is the share of time outside of the network.
+An epoch of cross-entropy on CIFAR-sized noise (networks built beforehand), batch 128, SGD with momentum, the paper's
+augmentation. "plain" is what one writes by hand: tensors in memory, the same batched augmentation, forward, backward, step, in
+the same memory format as the engine's; "plain, NCHW" the same in PyTorch's default format. "PIL" opens, crops, mirrors and
+brightens one image at a time in a DataLoader with two workers. "network alone" is forward, backward and step on one batch again
+and again: what no loop can beat; the rest is the share of time outside of the network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from amgc.data import Augment, Dataset, Images
 from amgc.engine.config import Config, merged
-from amgc.engine.session import Session
+from amgc.engine.session import Position, Session
 from amgc.engine.training import train
 from amgc.engine.watch import Watch
 from amgc.features import build
@@ -96,30 +96,33 @@ def jobs(options: dict, dataset: Dataset) -> dict[str, Callable[[], None]]:
     fixed = augment(pixels[:BATCH], generator).contiguous(memory_format=torch.channels_last)
     folder = Path(tempfile.mkdtemp())
 
+    session = Session(config, folder, Watch(), dataset)
+    task = session.method.task = session.task(0)
+    session.method.begin(task, generator)
+
     def engine() -> None:
-        session = Session(config, folder, Watch(), dataset)
-        task = session.method.task = session.task(0)
-        session.method.begin(task, generator)
+        session.position = Position(begun=True)
         train(session, task)
 
     def plain(memory_format: torch.memory_format) -> Callable[[], None]:
+        made = Plain(options, memory_format)
+
         def epoch() -> None:
-            made = Plain(options, memory_format)
             for rows in torch.randperm(len(labels), generator=generator).split(BATCH):
                 made.step(augment(pixels[rows], generator), labels[rows])
 
         return epoch
 
+    usual, alone = Plain(options, torch.contiguous_format), Plain(options, torch.channels_last)
+
     def pil() -> None:
-        made = Plain(options, torch.contiguous_format)
         loader = DataLoader(Pictures(dataset.train), BATCH, shuffle=True, num_workers=2)
         for images, given in loader:
-            made.step(images, given)
+            usual.step(images, given)
 
     def network_alone() -> None:
-        made = Plain(options, torch.channels_last)
         for _ in range(-(-len(labels) // BATCH)):
-            made.step(fixed, labels[:BATCH])
+            alone.step(fixed, labels[:BATCH])
 
     return {
         "engine": engine,
@@ -136,8 +139,8 @@ def main() -> None:
     quick = arguments.parse_args().quick
     with kept("train"):
         for name, options in list(NETWORKS.items())[: 1 if quick else None]:
-            count = 256 if quick else 512 if options["width"] == 1 else 3840
-            times = side_by_side(jobs(options, noise(count)), rounds=1 if quick else 3 if options["width"] == 1 else 7)
+            count = 256 if quick else 256 if options["width"] == 1 else 2560
+            times = side_by_side(jobs(options, noise(count)), rounds=1 if quick else 2 if options["width"] == 1 else 5)
             print(f"{name}: images per second, and how fast the engine is beside it")
             for job, seconds in times.items():
                 print(f"  {job:14} {count / seconds:7.0f}   {seconds / times['engine']:5.2f}")
