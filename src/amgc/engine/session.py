@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from amgc import files
+from amgc.core.inputs import listing
 from amgc.data import Augment, Dataset, Images, TaskStream, class_order, load, order_of, split_tasks
 from amgc.engine import checkpoint
 from amgc.engine.chance import seed_of
@@ -67,6 +68,8 @@ class Session:
         self.config, self.folder, self.watch = config, folder, watch
         self.processes = Processes(config.machine)
         dataset = dataset or load(config.data, **config.data_options)
+        if dataset.skipped:
+            watch.note(f"{len(dataset.skipped)} unreadable images were left out: {listing(dataset.skipped)}")
         self.stream = TaskStream(dataset, *order_and_sizes(config, dataset))
         torch.manual_seed(seed_of(config.seed, "weights"))
         self.network = make_network(config, dataset).to(self.processes.device)
