@@ -33,7 +33,7 @@ class CorruptImageError(ValueError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"{path!r} is not a readable image ({reason}); repair or remove it, or leave unreadable files out with "
-            f'on_corrupt="skip".'
+            f'on_corrupt="skip" (amgc run: --data.on-corrupt skip).'
         )
         self.path = path
         self.reason = reason
