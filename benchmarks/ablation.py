@@ -45,10 +45,12 @@ def cells(only: str, tasks: int) -> list[Cell]:
     table2 += [("amgc-freeze", "amgc", ("--freeze",)), ("dbgc-freeze", "dbgc", ("--freeze",))]
     table2 += [(f"{name}-per_class", name, ("--balance", "per_class")) for name in ("dbgc", "amgc")]
     rates: list[Cell] = [("sgd-two_means-m0.4", "amgc", ("--later.extractor-lr", "0")), ("amgc", "amgc", ())]
-    rates += [moving(rate, "two_means", "0.4", "0.2") for rate in MOVING] + [moving("1e-3", "two_means", "0.4", "0.05")]
-    # At the preset's head learning rate, 0.2, a network that moves by 1e-3 or more diverges.
-    where = [("1e-3", balance) for balance in BALANCES] + [("1e-2", "per_class")]
-    margins = [moving(rate, balance, margin, "0.05") for rate, balance in where for margin in ("0", "0.4")]
+    rates += [moving(rate, "two_means", "0.4", "0.2") for rate in MOVING] + [
+        moving("1e-3", "two_means", margin, "0.05") for margin in ("0", "0.4")
+    ]
+    # A network that moves by 1e-3 or more diverges at the preset's head learning rate, 0.2.
+    where = [("1e-4", "0.2", "two_means"), ("1e-4", "0.2", "per_class"), ("1e-3", "0.05", "per_class")]
+    margins = [moving(rate, balance, margin, head) for rate, head, balance in where for margin in ("0", "0.4")]
     for balance in BALANCES:
         for margin in MARGINS:
             flags = ("--balance", balance, "--margin", margin)
