@@ -19,9 +19,10 @@ from torch import Tensor
 from amgc.engine.checkpoint import pack
 from amgc.engine.session import Session
 from amgc.engine.training import Learner, make_optimizer, prepare, total
-from amgc.methods.contract import Batch, Method, Phase, Task
+from amgc.methods.contract import Batch, Method, Phase, Plain, Task, Through
 
 PATIENCE = 1.0  # seconds of measuring per phase, after a first step that warms up
+STUDIED = 8  # images on which `Method.study` is measured
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,18 @@ def estimate(session: Session) -> Cost:
     for index in range(session.position.task, len(session.stream)):
         task = session.task(index)
         phase = session.method.phase(task)
-        step, ending, checkpoint = measured[min(index, 1)]
+        step, study, ending, checkpoint = measured[min(index, 1)]
         images, tests = len(session.training_images(task)), len(session.stream.test(index))
         steps = -(-images // phase.batch_size) * phase.epochs
         if index == session.position.task:
             steps = max(0, steps - session.position.step)
         if task.is_first and session.config.machine.start and session.method.common_start:
             steps = 0  # its training is taken over
-        trains = phase.extractor_lr > 0 and phase.epochs > 0
+        trains = phase.trains_network
         trained += min(steps * phase.batch_size, images * phase.epochs) if trains else 0
         forward = images + (tests if trains else tests // (index + 1))  # a frozen network sees old test images no more
         passed += forward
-        tasks.append(steps * step + forward * per_image + ending)
+        tasks.append(steps * step + forward * per_image + images * study + ending)
         seconds += tasks[-1]
     network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     return Cost(trained, passed, seconds, 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
@@ -80,8 +81,8 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _rehearse(session: Session, index: int) -> tuple[float, float, int]:
-    """Seconds per step and per end of a task (first, or later), and bytes of a checkpoint after the last one."""
+def _rehearse(session: Session, index: int) -> tuple[float, float, float, int]:
+    """Of a task (first, or later): seconds per step, per image studied and per end; bytes of a checkpoint after the last."""
     everything = len(session.stream.class_names)
     network = copy.deepcopy(session.network)
     method: Method[Any] = type(session.method)(session.config.hyper, network, session.processes.device)
@@ -92,18 +93,20 @@ def _rehearse(session: Session, index: int) -> tuple[float, float, int]:
         before, task = Task(0, range(half)), Task(1, range(half, min(half + session.stream.sizes[1], everything)))
         method.task = before
         method.begin(before, drawing)
+        method.study(before, _noise_images(session, before))
         method.end(before, _noise_features(method, before))
     method.task = task
     method.begin(task, drawing)
     phase = method.phase(task)
     step = _step_seconds(session, method, phase, task, drawing) if phase.epochs else 0.0
+    study = _seconds(lambda: method.study(task, _noise_images(session, task)), repeat=False) / STUDIED
     if index or len(session.stream) == 1:
         ending = _seconds(lambda: method.end(task, _noise_features(method, task)), repeat=False)
     else:
         ending = 0.0
     kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * everything / max(1, len(task.seen))
     trained = sum(parameter.nbytes for parameter in network.parameters())
-    return step, ending, int(kept) + 2 * trained
+    return step, study / session.processes.count, ending, int(kept) + 2 * trained
 
 
 def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator) -> float:
@@ -117,21 +120,26 @@ def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Tas
     learner = Learner(network, method.trainable()).train()
     images = _noise(session, share.stop - share.start)
 
-    def forward() -> Tensor:
+    def forward(network: Through, seen: Tensor) -> Tensor:
         if not trains:
             return torch.rand(count, method.network.dim, generator=drawing).to(device)
-        seen, _ = method.views(session.augment(images, drawing), labels[: len(images)])
-        seen = seen.contiguous(memory_format=torch.channels_last)
         with session.processes.fabric.autocast():
-            features: Tensor = learner(seen).float()
+            features = network(seen).float()
         return features if len(features) >= count else features.repeat(-(-count // len(features)), 1)[:count]
 
     def step() -> None:
         optimizer.zero_grad()
-        features = forward()
-        batch = Batch(
-            features, labels.repeat(-(-len(features) // count))[: len(features)], drawing, lambda other: features.detach()
-        )
+        seen = images
+        if trains:
+            seen, _ = method.views(session.augment(images, drawing), labels[: len(images)])
+            seen = seen.contiguous(memory_format=torch.channels_last)
+        features = forward(learner, seen)
+
+        def through(other: Through) -> Tensor:
+            with torch.no_grad():
+                return forward(other, seen)
+
+        batch = Batch(features, labels.repeat(-(-len(features) // count))[: len(features)], drawing, through)
         session.processes.fabric.backward(total(method.loss(batch)))
         optimizer.step()
 
@@ -156,6 +164,14 @@ def _noise(session: Session, count: int) -> Tensor:
     shape = (max(count, 1), *session.stream.train(0).shape)
     noise = torch.randint(256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     return noise.to(session.processes.device)
+
+
+def _noise_images(session: Session, task: Task) -> Plain:
+    """A few images to study, the same number on each process."""
+    images = session.augment.plain(_noise(session, STUDIED)).float()
+    images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+    labels = torch.tensor(task.new, device=images.device).repeat(-(-STUDIED // len(task.new)))[:STUDIED]
+    return Plain(lambda size: zip(torch.split(images, size), torch.split(labels, size), strict=True), session.processes.sum)
 
 
 def _noise_features(method: Method[Any], task: Task) -> Iterator[tuple[Tensor, Tensor]]:

@@ -13,7 +13,7 @@ from amgc.data import Chance
 from amgc.engine.chance import generator, seed_of, shuffled
 from amgc.engine.watch import Progress, TrainingError
 from amgc.features.extractor import freeze_batchnorm, release_batchnorm
-from amgc.methods.contract import Batch, Method, Phase, Task
+from amgc.methods.contract import Batch, Method, Phase, Task, Through
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
@@ -107,7 +107,7 @@ class Source:
         images = images.contiguous(memory_format=torch.channels_last)
         gather = session.processes.gather
 
-        def through(network: nn.Module) -> Tensor:
+        def through(network: Through) -> Tensor:
             with torch.no_grad(), session.processes.fabric.autocast():
                 return gather(network(images).float())
 
@@ -117,7 +117,7 @@ class Source:
         assert self.features is not None
         device = self.session.processes.device
 
-        def through(network: nn.Module) -> Tensor:
+        def through(network: Through) -> Tensor:
             raise TypeError("another network cannot be asked: this task trains on the features of a frozen one.")
 
         return Batch(self.features[rows].to(device), self.images.labels[rows].to(device), drawing, through)
@@ -140,7 +140,8 @@ def prepare(method: Method[Any], phase: Phase) -> nn.Module:
     """The network in the state that the phase asks for: training or frozen, batch norm free or fixed."""
     network = method.network
     release_batchnorm(network)
-    network.requires_grad_(phase.extractor_lr > 0 and phase.epochs > 0)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(phase.trains_network and method.trains(name))
     if phase.batchnorm == "fixed":
         freeze_batchnorm(network)
     return network

@@ -14,7 +14,7 @@ The engine owns the loop, the optimiser, precision, devices, progress and checkp
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
 Features: TypeAlias = "Iterable[tuple[torch.Tensor, torch.Tensor]]"  # batches of features (n, d) and labels (n,)
+Through: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"  # images to features: a network, or part of what it does
 Schedule: TypeAlias = Literal["cosine", "step", "constant"]
 
 
@@ -59,6 +60,11 @@ class Phase:
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
         if any(not 0 <= share <= 1 for share in self.milestones):
             raise ValueError(f"milestones are shares of the epochs, between 0 and 1; not {self.milestones}.")
+
+    @property
+    def trains_network(self) -> bool:
+        """Whether the network may change; if not, its features are computed once."""
+        return self.extractor_lr > 0 and self.epochs > 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,19 @@ class Batch:
     features: torch.Tensor
     labels: torch.Tensor
     generator: torch.Generator
-    through: Callable[[torch.nn.Module], torch.Tensor]
+    through: Callable[[Through], torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """A task's training images without augmentation, for a pass with gradients after the training.
+
+    `batches(size)`: images and labels (n,), no more than `size` at a time; on several processes each gets its share of every
+    batch. `sum`: a tensor's sum over processes.
+    """
+
+    batches: Callable[[int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+    sum: Callable[[torch.Tensor], torch.Tensor]
 
 
 class LinearHead:
@@ -172,6 +190,10 @@ class Method(Generic[H]):
         """The loss in named terms; their sum is minimised."""
         return {"cross-entropy": torch.nn.functional.cross_entropy(self.head(batch.features), batch.labels)}
 
+    def study(self, task: Task, images: Plain) -> None:
+        """After a task's training, before `end`: for a method that needs gradients at the task's images. The network is in
+        evaluation mode."""
+
     def end(self, task: Task, features: Features) -> None:
         """After a task's training: remember. `features` are those of the task's images, plain, of the trained network."""
 
@@ -185,6 +207,14 @@ class Method(Generic[H]):
     def settled(self) -> bool:
         """Whether a checkpoint may be written now: not while a mean is that of one image, which would be that image's row."""
         return True
+
+    def trains(self, name: str) -> bool:
+        """Whether this parameter of the network is trained in a task whose phase trains the network."""
+        return True
+
+    def reshape_network(self, ended: int, begun: bool) -> None:
+        """Before a checkpoint is loaded, by a method that changes the network's structure: change it as it was changed after
+        `ended` tasks, and after the beginning of the next one if it had `begun`."""
 
     def trainable(self) -> list[torch.Tensor]:
         """What is trained beside the network, at the head's learning rate."""
