@@ -93,13 +93,13 @@ def _rehearse(session: Session, index: int) -> tuple[float, float, float, int]:
         before, task = Task(0, range(half)), Task(1, range(half, min(half + session.stream.sizes[1], everything)))
         method.task = before
         method.begin(before, drawing)
-        method.study(before, _noise_images(session, before))
+        method.study(before, _noise_images(session, method, before))
         method.end(before, _noise_features(method, before))
     method.task = task
     method.begin(task, drawing)
     phase = method.phase(task)
     step = _step_seconds(session, method, phase, task, drawing) if phase.epochs else 0.0
-    study = _seconds(lambda: method.study(task, _noise_images(session, task)), repeat=False) / STUDIED
+    study = _seconds(lambda: method.study(task, _noise_images(session, method, task)), repeat=False) / STUDIED
     if index or len(session.stream) == 1:
         ending = _seconds(lambda: method.end(task, _noise_features(method, task)), repeat=False)
     else:
@@ -166,8 +166,9 @@ def _noise(session: Session, count: int) -> Tensor:
     return noise.to(session.processes.device)
 
 
-def _noise_images(session: Session, task: Task) -> Plain:
+def _noise_images(session: Session, method: Method[Any], task: Task) -> Plain:
     """A few images to study, the same number on each process."""
+    method.network.eval()
     images = session.augment.plain(_noise(session, STUDIED)).float()
     images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
     labels = torch.tensor(task.new, device=images.device).repeat(-(-STUDIED // len(task.new)))[:STUDIED]

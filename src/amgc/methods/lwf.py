@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, Method, Task, about
+from amgc.methods.finetune import STEPS
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
 
@@ -27,16 +28,8 @@ class LwFHyper(Hyper):
 
 
 # PyCIL, lwf.py: milestones 60, 120, 160 of 200 epochs, then 60, 120, 180, 220 of 250.
-FIRST = Phase(200, extractor_lr=0.1, head_lr=0.1, schedule="step", milestones=(0.3, 0.6, 0.8))
-LATER = Phase(
-    250,
-    extractor_lr=0.1,
-    head_lr=0.1,
-    schedule="step",
-    milestones=(0.24, 0.48, 0.72, 0.88),
-    weight_decay=2e-4,
-    head_weight_decay=2e-4,
-)
+FIRST = replace(STEPS, milestones=(0.3, 0.6, 0.8))
+LATER = replace(STEPS, epochs=250, milestones=(0.24, 0.48, 0.72, 0.88), weight_decay=2e-4, head_weight_decay=2e-4)
 
 
 @method("lwf", LwFHyper(FIRST, LATER))
