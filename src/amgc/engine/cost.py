@@ -19,9 +19,10 @@ from torch import Tensor
 from amgc.engine.checkpoint import pack
 from amgc.engine.session import Session
 from amgc.engine.training import Learner, make_optimizer, prepare, total
-from amgc.methods.contract import Batch, Method, Phase, Task
+from amgc.methods.contract import Batch, Method, Phase, Plain, Task
 
 PATIENCE = 1.0  # seconds of measuring per phase, after a first step that warms up
+STUDIED = 8  # images on which `Method.study` is measured
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Cost:
 class Rehearsal:
     """What a phase takes."""
 
+    trains: bool  # whether the network is trained
     step: float  # seconds of an optimiser step
+    study: float  # seconds in which the method studies one image
     ending: float  # seconds in which the method remembers
     reads: bool  # whether it looks at the features of the task's images then
     checkpoint: int  # bytes after the last task
@@ -61,9 +64,10 @@ def estimate(session: Session) -> Cost:
     for index in range(session.position.task, len(session.stream)):
         kind = min(index, 1)  # the first task, or a later one
         rehearsal = rehearsals[kind] = rehearsals.get(kind) or _rehearse(session, kind)
-        steps, backwards, forwards = passes(session, index, rehearsal.reads)
+        steps, backwards, forwards = passes(session, index, rehearsal)
         trained, passed, checkpoint = trained + backwards, passed + forwards, rehearsal.checkpoint
-        tasks.append(steps * rehearsal.step + forwards * per_image + rehearsal.ending)
+        studying = rehearsal.study * len(session.training_images(session.task(index)))
+        tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)
     network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
 
@@ -77,9 +81,9 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def passes(session: Session, index: int, reads: bool) -> tuple[int, int, int]:
+def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int, int]:
     """What is left of a task: steps, images that they train the network on, and images that go forwards only."""
-    task, position = session.task(index), session.position
+    task, position, reads = session.task(index), session.position, rehearsal.reads
     phase, is_next = session.method.phase(task), index == position.task
     images, tests = len(session.training_images(task)), session.stream.test(index).labels
     batches = -(-images // phase.batch_size)
@@ -87,7 +91,7 @@ def passes(session: Session, index: int, reads: bool) -> tuple[int, int, int]:
     steps = batches * phase.epochs - done
     if index == 0 and not done and session.starts_elsewhere:
         return 0, 0, images * reads + len(tests)
-    if not (phase.extractor_lr > 0 and phase.epochs and any(True for _ in session.network.parameters())):
+    if not rehearsal.trains:
         new_tests = len(tests) if is_next else int((tests >= task.new.start).sum())  # the others' features are known
         return steps, 0, images * (reads + (phase.epochs > 0)) + new_tests
     epochs, rest = divmod(done, batches)
@@ -107,28 +111,32 @@ def _rehearse(session: Session, index: int) -> Rehearsal:
         before, task = Task(0, range(half)), Task(1, range(half, min(half + session.stream.sizes[1], everything)))
         method.task = before
         method.begin(before, drawing)
+        method.study(before, _noise_images(session, method, before))
         method.end(before, _noise_features(method, before))
     method.task = task
     method.begin(task, drawing)
     phase = method.phase(task)
-    step = _step_seconds(session, method, phase, task, drawing) if phase.epochs else 0.0
+    trains = any(parameter.requires_grad for parameter in prepare(method, phase).parameters())
+    step = _step_seconds(session, method, phase, task, drawing, trains) if phase.epochs else 0.0
+    study = _seconds(lambda: method.study(task, _noise_images(session, method, task)), repeat=False)
     features = _noise_features(method, task)
     ending = _seconds(lambda: method.end(task, features), repeat=False)
     reads = next(features, None) is None
     kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * everything / max(1, len(task.seen))
     trained = sum(parameter.nbytes for parameter in network.parameters())
-    return Rehearsal(step, ending, reads, int(kept) + 2 * trained)
+    study /= STUDIED * session.processes.count
+    return Rehearsal(trains, step, study, ending, reads, int(kept) + 2 * trained)
 
 
-def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator) -> float:
-    """One optimiser step of this process's share of a batch."""
+def _step_seconds(
+    session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator, trains: bool
+) -> float:
+    """One optimiser step of this process's share of a batch, with a network that is prepared."""
     device, count = session.processes.device, phase.batch_size
-    network = prepare(method, phase)
     share = session.processes.share(count)
     labels = torch.randint(task.new.start, task.new.stop, (count,), generator=drawing).to(device)
-    optimizer = make_optimizer(network, method.trainable(), phase)
-    trains = any(parameter.requires_grad for parameter in network.parameters())
-    learner = Learner(network, method.trainable()).train()
+    optimizer = make_optimizer(method.network, method.trainable(), phase)
+    learner = Learner(method.network, method.trainable()).train()
     images = _noise(session, share.stop - share.start)
 
     def batch() -> Batch:
@@ -174,6 +182,15 @@ def _noise(session: Session, count: int) -> Tensor:
     shape = (max(count, 1), *session.stream.train(0).shape)
     noise = torch.randint(256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     return noise.to(session.processes.device)
+
+
+def _noise_images(session: Session, method: Method[Any], task: Task) -> Plain:
+    """A few images to study, the same number on each process."""
+    method.network.eval()
+    images = session.augment.plain(_noise(session, STUDIED)).float()
+    images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+    labels = torch.tensor(task.new, device=images.device).repeat(-(-STUDIED // len(task.new)))[:STUDIED]
+    return Plain(lambda size: zip(torch.split(images, size), torch.split(labels, size), strict=True), session.processes.sum)
 
 
 def _noise_features(method: Method[Any], task: Task) -> Iterator[tuple[Tensor, Tensor]]:

@@ -145,7 +145,9 @@ def prepare(method: Method[Any], phase: Phase) -> nn.Module:
     """The network in the state that the phase asks for: training or frozen, batch norm free or fixed."""
     network = method.network
     release_batchnorm(network)
-    network.requires_grad_(phase.extractor_lr > 0 and phase.epochs > 0)
+    trains = method.trains_network(phase)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(trains and method.trains(name))
     if phase.batchnorm == "fixed":
         freeze_batchnorm(network)
     return network

@@ -58,7 +58,7 @@ class IL2A(Method[IL2AHyper]):
     def begin(self, task: Task, generator: torch.Generator) -> None:
         self.auxiliary = len(task.new) * (len(task.new) - 1) // 2
         self.head.grow(len(task.seen) + self.auxiliary, generator)
-        self.old = None if task.is_first or not self.trains_network else self.network_copy()
+        self.old = None if task.is_first or not self.trains_network() else self.network_copy()
 
     def views(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator

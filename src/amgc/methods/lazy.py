@@ -1,4 +1,4 @@
-"""torch and the mathematics, imported when a method first uses them: `amgc run --help` then costs no torch."""
+"""torch and what needs it, imported when a method first uses it: `amgc run --help` then costs no torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from amgc.core import solver as solver
     from amgc.core import statistics as statistics
     from amgc.data import augment as augment
+    from amgc.features import branches as branches
 else:
 
     class _Lazy:
@@ -28,3 +29,4 @@ else:
     covariance, gaussian, losses, running, solver, statistics = (
         _Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
     )
+    branches = _Lazy("amgc.features.branches")
