@@ -93,7 +93,7 @@ def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int
         return 0, 0, images * reads + len(tests)
     if not rehearsal.trains:
         new_tests = len(tests) if is_next else int((tests >= task.new.start).sum())  # the others' features are known
-        return steps, 0, images * (reads + (phase.epochs > 0)) + new_tests
+        return steps, 0, images * (reads or phase.epochs > 0) + new_tests  # computed once, for training and memory
     epochs, rest = divmod(done, batches)
     shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
     return steps, images * phase.epochs - shown, images * reads + len(tests)
