@@ -97,6 +97,10 @@ def _rehearse(session: Session, index: int) -> tuple[float, float, int]:
     method.begin(task, drawing)
     phase = method.phase(task)
     step = _step_seconds(session, method, phase, task, drawing) if phase.epochs else 0.0
+    if phase.epochs and not phase.extractor_lr:
+        features, labels = (torch.cat(parts).cpu() for parts in zip(*_noise_features(method, task), strict=True))
+        repeats = method.repeats(features, labels)
+        step *= 1.0 if repeats is None else float(repeats.double().mean())  # so many steps per pass over the images
     if index or len(session.stream) == 1:
         ending = _seconds(lambda: method.end(task, _noise_features(method, task)), repeat=False)
     else:

@@ -94,13 +94,15 @@ class Batch:
     """What a step sees: the same on every process, because each gets the features of all.
 
     features (n, d), with a gradient to the network; labels (n,); `generator`: for all chance in a loss;
-    `through(network)`: what another network (an old copy, say) makes of the same images, without gradient.
+    `through(network)`: what another network (an old copy, say) makes of the same images, without gradient;
+    `copy` (n,): which of its row's `repeats` in this epoch each is, from 0, where the method asked for them.
     """
 
     features: torch.Tensor
     labels: torch.Tensor
     generator: torch.Generator
     through: Callable[[torch.nn.Module], torch.Tensor]
+    copy: torch.Tensor | None = None
 
 
 class LinearHead:
@@ -167,6 +169,14 @@ class Method(Generic[H]):
     def views(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What the network sees of a batch of augmented images (rotations, mixtures): one forward pass for all of it."""
         return images, labels
+
+    def repeats(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        """Before training on a frozen network's features (n, d): how often an epoch uses each row, (n,); None: once.
+
+        All uses are shuffled together and `Batch.copy` tells them apart, so that a loss can make something else of each
+        (the pseudo features of an old class, say). Asked again when a run is resumed: what it prepares need not be saved.
+        """
+        return None
 
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The loss in named terms; their sum is minimised."""
