@@ -101,13 +101,22 @@ def _rehearse(session: Session, index: int) -> tuple[float, float, int]:
         features, labels = (torch.cat(parts).cpu() for parts in zip(*_noise_features(method, task), strict=True))
         repeats = method.repeats(features, labels)
         step *= 1.0 if repeats is None else float(repeats.double().mean())  # so many steps per pass over the images
-    if index or len(session.stream) == 1:
-        ending = _seconds(lambda: method.end(task, _noise_features(method, task)), repeat=False)
-    else:
-        ending = 0.0
+    ending = _end_seconds(session, method, task) if index or len(session.stream) == 1 else 0.0
     kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * everything / max(1, len(task.seen))
     trained = sum(parameter.nbytes for parameter in network.parameters())
     return step, ending, int(kept) + 2 * trained
+
+
+def _end_seconds(session: Session, method: Method[Any], task: Task) -> float:
+    """The end of a task; where it costs much per row, of few rows and of three times as many, as if it grew in a line."""
+    few = copy.deepcopy(method) if method.rehearsal_rows else method
+    seconds = _seconds(lambda: few.end(task, _noise_features(few, task)), repeat=False)
+    if not method.rehearsal_rows:
+        return seconds
+    more = _seconds(lambda: method.end(task, _noise_features(method, task, 3)), repeat=False)
+    rows = method.rehearsal_rows * len(task.new)
+    real = len(session.training_images(session.task(task.index)))
+    return seconds + max(0.0, more - seconds) / (2 * rows) * max(0, real - rows)
 
 
 def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator) -> float:
@@ -162,9 +171,9 @@ def _noise(session: Session, count: int) -> Tensor:
     return noise.to(session.processes.device)
 
 
-def _noise_features(method: Method[Any], task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows for statistics that are as large and as regular as real ones."""
-    drawing, rows = torch.Generator().manual_seed(2), min(2 * method.network.dim, 1024)
+def _noise_features(method: Method[Any], task: Task, times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows for statistics that are as large and as regular as real ones, unless the method can do with fewer."""
+    drawing, rows = torch.Generator().manual_seed(2), times * method.rehearsal_rows or min(2 * method.network.dim, 1024)
     for label in task.new:
         features = torch.rand(rows, method.network.dim, generator=drawing)
         yield features.to(method.device), torch.full((rows,), label, device=method.device)

@@ -144,6 +144,7 @@ class Method(Generic[H]):
     name: ClassVar[str]
     remembers: ClassVar[tuple[str, ...]] = ()
     sees_old_data: ClassVar[bool] = False  # `joint` alone: training images of all seen classes, in every task
+    rehearsal_rows: ClassVar[int] = 0  # rows per class with which the cost of `end` is measured, and extrapolated; 0: usual
     common_start: ClassVar[bool] = True  # task 1 is plain cross-entropy, so that methods can share its training
 
     def __init__(self, hyper: H, network: Extractor, device: torch.device) -> None:
