@@ -49,6 +49,7 @@ class Rehearsal:
 
     trains: bool  # whether the network is trained
     step: float  # seconds of an optimiser step
+    repeats: float  # how often an epoch uses each image
     study: float  # seconds in which the method studies one image
     ending: float  # seconds in which the method remembers
     reads: bool  # whether it looks at the features of the task's images then
@@ -86,9 +87,9 @@ def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int
     task, position, reads = session.task(index), session.position, rehearsal.reads
     phase, is_next = session.method.phase(task), index == position.task
     images, tests = len(session.training_images(task)), session.stream.test(index).labels
-    batches = -(-images // phase.batch_size)
+    batches = -(-round(images * rehearsal.repeats) // phase.batch_size)
     done = position.step if is_next else 0
-    steps = batches * phase.epochs - done
+    steps = max(0, batches * phase.epochs - done)
     if index == 0 and not done and session.starts_elsewhere:
         return 0, 0, images * reads + len(tests)
     if not rehearsal.trains:
@@ -118,14 +119,36 @@ def _rehearse(session: Session, index: int) -> Rehearsal:
     phase = method.phase(task)
     trains = any(parameter.requires_grad for parameter in prepare(method, phase).parameters())
     step = _step_seconds(session, method, phase, task, drawing, trains) if phase.epochs else 0.0
+    repeats = _repeats(method, task) if phase.epochs and not trains else 1.0
     study = _seconds(lambda: method.study(task, _noise_images(session, method, task)), repeat=False)
-    features = _noise_features(method, task)
-    ending = _seconds(lambda: method.end(task, features), repeat=False)
-    reads = next(features, None) is None
+    ending, reads = _end_seconds(session, method, task)
     kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * everything / max(1, len(task.seen))
     trained = sum(parameter.nbytes for parameter in network.parameters())
     study /= STUDIED * session.processes.count
-    return Rehearsal(trains, step, study, ending, reads, int(kept) + 2 * trained)
+    return Rehearsal(trains, step, repeats, study, ending, reads, int(kept) + 2 * trained)
+
+
+def _repeats(method: Method[Any], task: Task) -> float:
+    """How often an epoch uses a feature, on average."""
+    features, labels = (torch.cat(parts).cpu() for parts in zip(*_noise_features(method, task), strict=True))
+    repeats = method.repeats(features, labels)
+    return 1.0 if repeats is None else float(repeats.double().mean())
+
+
+def _end_seconds(session: Session, method: Method[Any], task: Task) -> tuple[float, bool]:
+    """The end of a task, and whether it reads features.
+
+    Where it costs much per row: of few rows and of three times as many, as if it grew in a line.
+    """
+    few = copy.deepcopy(method) if method.rehearsal_rows else method
+    features = _noise_features(few, task)
+    seconds = _seconds(lambda: few.end(task, features), repeat=False)
+    if method.rehearsal_rows:
+        more = _seconds(lambda: method.end(task, _noise_features(method, task, 3)), repeat=False)
+        rows = method.rehearsal_rows * len(task.new)
+        real = len(session.training_images(session.task(task.index)))
+        seconds += max(0.0, more - seconds) / (2 * rows) * max(0, real - rows)
+    return seconds, next(features, None) is None
 
 
 def _step_seconds(
@@ -193,9 +216,9 @@ def _noise_images(session: Session, method: Method[Any], task: Task) -> Plain:
     return Plain(lambda size: zip(torch.split(images, size), torch.split(labels, size), strict=True), session.processes.sum)
 
 
-def _noise_features(method: Method[Any], task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows for statistics that are as large and as regular as real ones."""
-    drawing, rows = torch.Generator().manual_seed(2), min(2 * method.network.dim, 1024)
+def _noise_features(method: Method[Any], task: Task, times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows for statistics that are as large and as regular as real ones, unless the method can do with fewer."""
+    drawing, rows = torch.Generator().manual_seed(2), times * method.rehearsal_rows or min(2 * method.network.dim, 1024)
     for label in task.new:
         features = torch.rand(rows, method.network.dim, generator=drawing)
         yield features.to(method.device), torch.full((rows,), label, device=method.device)

@@ -94,13 +94,15 @@ class Batch:
     """What a step sees: the same on every process, because each gets the features of all.
 
     features (n, d), with a gradient to the network; labels (n,); `generator`: for all chance in a loss;
-    `through(network)`: what another network (an old copy, say) makes of the same images, without gradient.
+    `through(network)`: what another network (an old copy, say) makes of the same images, without gradient;
+    `copy` (n,): which of its row's `repeats` in this epoch each is, from 0, where the method asked for them (before `views`).
     """
 
     features: torch.Tensor
     labels: torch.Tensor
     generator: torch.Generator
     through: Callable[[torch.nn.Module], torch.Tensor]
+    copy: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +156,7 @@ class Method(Generic[H]):
     name: ClassVar[str]
     remembers: ClassVar[tuple[str, ...]] = ()
     sees_old_data: ClassVar[bool] = False  # `joint` alone: training images of all seen classes, in every task
+    rehearsal_rows: ClassVar[int] = 0  # rows per class with which the cost of `end` is measured, and extrapolated; 0: usual
     common_start: ClassVar[bool] = True  # task 1 is plain cross-entropy, so that methods can share its training
 
     def __init__(self, hyper: H, network: Extractor, device: torch.device) -> None:
@@ -185,6 +188,14 @@ class Method(Generic[H]):
         Classes that a method makes up have labels from `len(task.seen)` on.
         """
         return images, labels
+
+    def repeats(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        """Before training on a frozen network's features (n, d): how often an epoch uses each row, (n,); None: once.
+
+        All uses are shuffled together and `Batch.copy` tells them apart, so that a loss can make something else of each
+        (the pseudo features of an old class, say). Asked again when a run is resumed: what it prepares need not be saved.
+        """
+        return None
 
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The loss in named terms; their sum is minimised."""
