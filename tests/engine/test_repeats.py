@@ -10,7 +10,10 @@ import pytest
 import tiny
 import torch
 
+from amgc.engine import cost
 from amgc.engine.run import run
+from amgc.engine.session import Session
+from amgc.engine.watch import Watch
 from amgc.methods.contract import Batch, Method, Task
 from amgc.methods.finetune import Finetune
 
@@ -57,3 +60,20 @@ def test_without_being_asked_no_row_is_repeated(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Finetune, "loss", loss)
     run(tiny.config("finetune", tasks=2, later=FROZEN), tmp_path, dataset=tiny.images())
     assert Task(0, range(1)).is_first and copies and all(copy is None for copy in copies)
+
+
+def test_the_promised_steps_are_those_of_all_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    class Note(Watch):
+        def begin_task(self, task: Task, tasks: int, steps_of_task: int, done: int) -> None:
+            steps.append(steps_of_task)
+
+    monkeypatch.setattr(cost, "PATIENCE", 0.0)
+    monkeypatch.setattr(Finetune, "repeats", lambda self, features, labels: labels - self.task.new.start + 1)
+    config = tiny.config("finetune", tasks=3, later=FROZEN)
+    session = Session(config, tmp_path, Watch(), tiny.images())
+    rehearsals = [cost._rehearse(session, kind) for kind in (0, 1)]
+    run(config, tmp_path, Note(), dataset=tiny.images())
+    assert [rehearsal.repeats for rehearsal in rehearsals] == [1.0, 1.5]
+    assert [cost.passes(session, index, rehearsals[min(index, 1)])[0] for index in range(3)] == steps == [6, 12, 12]

@@ -190,8 +190,7 @@ def _step_seconds(
 
 def _inference_seconds(session: Session) -> float:
     """A forward pass, per image."""
-    images = session.augment.plain(_noise(session, 64)).float()
-    images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+    images = _plain_noise(session, 64)
     network = copy.deepcopy(session.network).eval()
 
     def forward() -> None:
@@ -207,11 +206,15 @@ def _noise(session: Session, count: int) -> Tensor:
     return noise.to(session.processes.device)
 
 
+def _plain_noise(session: Session, count: int) -> Tensor:
+    images = session.augment.plain(_noise(session, count)).float()
+    return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+
+
 def _noise_images(session: Session, method: Method[Any], task: Task) -> Plain:
     """A few images to study, the same number on each process."""
     method.network.eval()
-    images = session.augment.plain(_noise(session, STUDIED)).float()
-    images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+    images = _plain_noise(session, STUDIED)
     labels = torch.tensor(task.new, device=images.device).repeat(-(-STUDIED // len(task.new)))[:STUDIED]
     return Plain(lambda size: zip(torch.split(images, size), torch.split(labels, size), strict=True), session.processes.sum)
 
