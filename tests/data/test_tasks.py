@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amgc.data import Dataset, Images, TaskStream, class_order, order_of, split_tasks
+from amgc.data import Dataset, Images, TaskStream, class_order, load, order_of, split_tasks
 from amgc.data.images import InMemory
 
 
@@ -183,3 +183,10 @@ def test_there_is_no_task_beyond_the_last() -> None:
 
 def test_labels_are_int64() -> None:
     assert TaskStream(toy(2), (1, 0), (2,)).train(0).labels.dtype == torch.int64
+
+
+def test_counts_are_those_of_the_images_themselves():
+    stream = TaskStream(load("digits"), class_order(10), split_tasks(10, sizes=[1, 4, 3, 2]))
+    for task in range(4):
+        new = stream.test(task).labels >= stream.classes(task).start
+        assert stream.counts(task) == (len(stream.train(task)), int(new.sum()))

@@ -162,10 +162,10 @@ def features_flags(choice: Choice) -> list[Flag]:
     return rows
 
 
-def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, own: Any = None) -> list[Flag]:
+def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = "") -> list[Flag]:
     """A dataclass's fields with where each value comes from: its field's source, its method, or the preset."""
     entry = choice.methods[name]
-    own = entry.hyper if own is None else own
+    own = getattr(entry.hyper, phase) if phase else entry.hyper
     hints = get_type_hints(type(hyper))
     rows = []
     for f in fields(hyper):
@@ -176,17 +176,14 @@ def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, own: Any = None
         if value != getattr(own, f.name):
             source = f"preset {choice.preset.name}"
         elif value != f.default:
-            source = f"{entry.name}'s own"
+            source = entry.source(phase, f.name)
         rows.append(Flag(f.name, hints[f.name], value, f.metadata.get("help", ""), hint=_sourced(source)))
     return rows
 
 
 def phase_flags(choice: Choice, hypers: dict[str, Hyper], phase: str) -> list[Flag]:
     """`--first.*` or `--later.*`, for all methods; where these differ, a flag is unset unless it is given."""
-    each = {
-        name: hyper_flags(choice, name, getattr(hyper, phase), getattr(choice.methods[name].hyper, phase))
-        for name, hyper in hypers.items()
-    }
+    each = {name: hyper_flags(choice, name, getattr(hyper, phase), phase) for name, hyper in hypers.items()}
     rows = []
     for alike in zip(*each.values(), strict=True):
         row = alike[0]

@@ -56,7 +56,7 @@ def cifar100(root: Path, download: bool = False, verify: bool = True) -> Dataset
         raise FileNotFoundError(
             f"CIFAR-100 is not in {str(root.resolve())!r}: neither cifar-100-python with {', '.join(PYTHON)} nor "
             f"cifar-100-binary with {', '.join((*BINARY, NAMES))}.{_incomplete(root)} Unpack {URL} there, "
-            f"or load it with download=True."
+            "or load it with download=True (amgc run: --data.download)."
         )
     read = read_python if (folder / "meta").is_file() else read_binary
     (train_x, train_y), (test_x, test_y), names = read(folder, verify)

@@ -166,6 +166,12 @@ class TaskStream:
         """Test images of all classes seen so far."""
         return self._select(self._dataset.test, 0, self.seen(task))
 
+    def counts(self, task: int) -> tuple[int, int]:
+        """How many training and how many test images the task's new classes have; no image is touched."""
+        new = torch.tensor([self.order[label] for label in self.classes(task)])
+        train, test = self._dataset.train.labels, self._dataset.test.labels
+        return int(torch.isin(train, new).sum()), int(torch.isin(test, new).sum())
+
     def _select(self, images: Images, start: int, stop: int) -> Images:
         labels: Tensor = self._position[images.labels]
         rows = ((labels >= start) & (labels < stop)).nonzero().squeeze(1)

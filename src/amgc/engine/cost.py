@@ -67,7 +67,7 @@ def estimate(session: Session) -> Cost:
         rehearsal = rehearsals[kind] = rehearsals.get(kind) or _rehearse(session, kind)
         steps, backwards, forwards = passes(session, index, rehearsal)
         trained, passed, checkpoint = trained + backwards, passed + forwards, rehearsal.checkpoint
-        studying = rehearsal.study * len(session.training_images(session.task(index)))
+        studying = images_of(session, index) * rehearsal.study
         tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)
     network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
@@ -82,22 +82,28 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def images_of(session: Session, index: int) -> int:
+    """How many images a task trains on; none is touched."""
+    counts = [session.stream.counts(earlier)[0] for earlier in range(index + 1)]
+    return sum(counts) if session.method.sees_old_data else counts[-1]
+
+
 def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int, int]:
     """What is left of a task: steps, images that they train the network on, and images that go forwards only."""
-    task, position, reads = session.task(index), session.position, rehearsal.reads
-    phase, is_next = session.method.phase(task), index == position.task
-    images, tests = len(session.training_images(task)), session.stream.test(index).labels
+    position, reads, images = session.position, rehearsal.reads, images_of(session, index)
+    phase, is_next = session.method.phase(session.task(index)), index == position.task
+    tests = [session.stream.counts(earlier)[1] for earlier in range(index + 1)]
     batches = -(-round(images * rehearsal.repeats) // phase.batch_size)
     done = position.step if is_next else 0
     steps = max(0, batches * phase.epochs - done)
     if index == 0 and not done and session.starts_elsewhere:
-        return 0, 0, images * reads + len(tests)
+        return 0, 0, images * reads + sum(tests)
     if not rehearsal.trains:
-        new_tests = len(tests) if is_next else int((tests >= task.new.start).sum())  # the others' features are known
+        new_tests = sum(tests) if is_next else tests[-1]  # the others' features are known
         return steps, 0, images * (reads or phase.epochs > 0) + new_tests  # computed once, for training and memory
     epochs, rest = divmod(done, batches)
     shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
-    return steps, images * phase.epochs - shown, images * reads + len(tests)
+    return steps, images * phase.epochs - shown, images * reads + sum(tests)
 
 
 def _rehearse(session: Session, index: int) -> Rehearsal:
@@ -146,8 +152,7 @@ def _end_seconds(session: Session, method: Method[Any], task: Task) -> tuple[flo
     if method.rehearsal_rows:
         more = _seconds(lambda: method.end(task, _noise_features(method, task, 3)), repeat=False)
         rows = method.rehearsal_rows * len(task.new)
-        real = len(session.training_images(session.task(task.index)))
-        seconds += max(0.0, more - seconds) / (2 * rows) * max(0, real - rows)
+        seconds += max(0.0, more - seconds) / (2 * rows) * max(0, images_of(session, task.index) - rows)
     return seconds, next(features, None) is None
 
 

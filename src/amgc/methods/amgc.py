@@ -81,7 +81,11 @@ FIRST = Phase(epochs=400, extractor_lr=1e-2, head_lr=1e-2)
 LATER = Phase(epochs=200, extractor_lr=1e-6, head_lr=5e-3, weight_decay=0.0, head_weight_decay=0.0, batchnorm="fixed")
 
 
-@method("amgc", AMGCHyper(FIRST, LATER))
+SAID = ("first.epochs", "first.extractor_lr", "first.head_lr", "later.epochs", "later.extractor_lr", "later.head_lr")
+SOURCES = dict.fromkeys((*SAID, "later.batchnorm"), "paper, 4.1") | {"later": "open in the paper"}
+
+
+@method("amgc", AMGCHyper(FIRST, LATER), sources=SOURCES)
 class AMGC(Method[AMGCHyper]):
     """AMGC: one global classifier from means and covariances, old classes' variances enlarged (AMarX)."""
 
@@ -207,7 +211,7 @@ class AMGC(Method[AMGCHyper]):
 
 def variant(name: str, summary: str, **hyper: Any) -> None:
     """An ablation of the paper's Tables 2 and 3: AMGC with other terms."""
-    method(name, AMGCHyper(FIRST, LATER, **hyper), summary)(AMGC)
+    method(name, AMGCHyper(FIRST, LATER, **hyper), summary, SOURCES)(AMGC)
 
 
 variant(

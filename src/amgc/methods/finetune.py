@@ -25,7 +25,11 @@ LATER = Phase(
 )
 
 
-@method("finetune", FinetuneHyper(first=STEPS, later=LATER))
+@method(
+    "finetune",
+    FinetuneHyper(first=STEPS, later=LATER),
+    sources={"first": "PyCIL's finetune.py", "later": "PyCIL's finetune.py"},
+)
 class Finetune(Method[FinetuneHyper]):
     """Fine-tuning, the lower bound: cross-entropy on the new images, nothing against forgetting."""
 

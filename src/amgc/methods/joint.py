@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
 
-@method("joint", Hyper(first=STEPS, later=STEPS))
+@method("joint", Hyper(first=STEPS, later=STEPS), sources={"first": "PyCIL's finetune.py", "later": "PyCIL's finetune.py"})
 class Joint(Method[Hyper]):
     """Joint training, the upper bound: in every task anew, on the images of all seen classes, old ones included."""
 

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,22 +26,28 @@ class Entry:
     kind: type[Method[Any]]
     hyper: Hyper
     summary: str
+    sources: Mapping[str, str]
+
+    def source(self, phase: str, name: str) -> str:
+        """Where this method's own value of a hyper-parameter comes from, if it is not the field's usual one."""
+        return self.sources.get(f"{phase}.{name}", self.sources.get(phase, f"{self.name}'s own"))
 
 
 _ENTRIES: dict[str, Entry] = {}
 
 
-def method(name: str, hyper: Hyper, summary: str = "") -> Callable[[M], M]:
+def method(name: str, hyper: Hyper, summary: str = "", sources: Mapping[str, str] | None = None) -> Callable[[M], M]:
     """Register a method under `name` with these defaults; a variant is the same class with others.
 
-    The summary is the first line of the class's docstring, unless it is given.
+    The summary is the first line of the class's docstring, unless it is given. `sources` says where values of the phases
+    come from, by name ("later.epochs") or for a whole phase ("later").
     """
 
     def register(kind: M) -> M:
         known = _ENTRIES.get(name)
         if known is not None and (known.kind.__module__, known.kind.__name__) != (kind.__module__, kind.__name__):
             raise ValueError(f"there are two methods called {name!r}: in {known.kind.__module__} and {kind.__module__}.")
-        _ENTRIES[name] = Entry(name, kind, hyper, summary or (kind.__doc__ or "").strip().split("\n")[0])
+        _ENTRIES[name] = Entry(name, kind, hyper, summary or (kind.__doc__ or "").strip().split("\n")[0], sources or {})
         return kind
 
     return register
