@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from amgc.methods.contract import Features, Method, Task, about
-from amgc.methods.frozen import FrozenHyper
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
 
@@ -32,7 +32,7 @@ class ACILHyper(FrozenHyper):
 
 
 @method("acil", ACILHyper())
-class ACIL(Method[ACILHyper]):
+class ACIL(Frozen[ACILHyper]):
     """ACIL: ridge regression of one-hot labels on random ReLU features; exactly what all data together would give.
 
     In float64, as officially. The random weights, drawn as a linear layer's, come from a seed, which alone is remembered.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amgc.methods.contract import Features, Method, Task, about
-from amgc.methods.frozen import FrozenHyper, keep_means
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper, keep_means
 from amgc.methods.lazy import gaussian, statistics, torch
 from amgc.methods.registry import method
 
@@ -31,7 +31,7 @@ class FeCAMHyper(FrozenHyper):
 
 
 @method("fecam", FeCAMHyper())
-class FeCAM(Method[FeCAMHyper]):
+class FeCAM(Frozen[FeCAMHyper]):
     """FeCAM: class means and covariances of a frozen network; Mahalanobis distance of transformed features.
 
     Differs from the official code: features with a sign keep it in Tukey's transform (there they become NaN); tasks of any

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from amgc.methods.contract import Features, Hyper, Method, Phase
+from amgc.methods.contract import Features, Hyper, Method, Phase, Task
 from amgc.methods.lazy import torch
 
 FIRST = Phase(epochs=200, extractor_lr=0.1, head_lr=0.1)  # PyCIL's fetril.json, FeCAM's official configs
@@ -22,6 +22,16 @@ class FrozenHyper(Hyper):
     def __post_init__(self) -> None:
         if self.later.epochs and self.later.extractor_lr:
             raise ValueError("the network is frozen after task 1: later.extractor_lr must be 0.")
+
+
+H = TypeVar("H", bound=FrozenHyper)
+
+
+class Frozen(Method[H]):
+    """A method that trains nothing after task 1, whatever `later` says: a preset says it to all methods."""
+
+    def phase(self, task: Task) -> Phase:
+        return super().phase(task) if task.is_first else FROZEN
 
 
 def class_means(features: Features, new: range) -> torch.Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Features, Method, Task, about
-from amgc.methods.frozen import FrozenHyper
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper
 from amgc.methods.lazy import gaussian, statistics, torch
 from amgc.methods.registry import method
 
@@ -31,7 +31,7 @@ class LDAHyper(FrozenHyper):
 
 
 @method("lda", LDAHyper())
-class LDA(Method[LDAHyper]):
+class LDA(Frozen[LDAHyper]):
     """LDA (Deep SLDA): linear discriminant analysis from running means and one shared covariance, shrunk.
 
     Where Deep SLDA updates its covariance sample by sample from an arbitrary start, ours is the exact within-class

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from amgc.methods.contract import Features, Method, Task, about
-from amgc.methods.frozen import FrozenHyper, keep_means
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper, keep_means
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
 
@@ -21,7 +21,7 @@ class NCMHyper(FrozenHyper):
 
 
 @method("ncm", NCMHyper())
-class NCM(Method[NCMHyper]):
+class NCM(Frozen[NCMHyper]):
     """NCM (SimpleCIL): the nearest class mean of a network that is frozen after task 1.
 
     The means are the head's rows, so there is nothing else to remember. They are of plain images, as in PyCIL. Task 1 is

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Features, Method, Task, about
-from amgc.methods.frozen import FrozenHyper
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
 
@@ -33,7 +33,7 @@ class RanPACHyper(FrozenHyper):
 
 
 @method("ranpac", RanPACHyper())
-class RanPAC(Method[RanPACHyper]):
+class RanPAC(Frozen[RanPACHyper]):
     """RanPAC: Gram matrix and class sums of random ReLU features; ridge regression, with λ from a holdout of each task.
 
     Differs from the official code: float64; nothing is sized for classes to come; the network is trained whole on task 1,
