@@ -44,7 +44,7 @@ class EWCHyper(Hyper):
 LATER = replace(STEPS, epochs=180, milestones=(70 / 180, 120 / 180, 150 / 180), weight_decay=2e-4, head_weight_decay=2e-4)
 
 
-@method("ewc", EWCHyper(first=STEPS, later=LATER))
+@method("ewc", EWCHyper(first=STEPS, later=LATER), sources={"first": "PyCIL's ewc.py", "later": "PyCIL's ewc.py"})
 class EWC(Method[EWCHyper]):
     """EWC: cross-entropy among the new classes, and a penalty on weights that move although old tasks needed them.
 

@@ -37,7 +37,7 @@ class IL2AHyper(Hyper):
             raise ValueError(f"temperature must be positive, not {self.temperature}.")
 
 
-@method("il2a", IL2AHyper(OFFICIAL, OFFICIAL))
+@method("il2a", IL2AHyper(OFFICIAL, OFFICIAL), sources={"first": "official IL2A.py", "later": "official IL2A.py"})
 class IL2A(Method[IL2AHyper]):
     """IL2A: mixtures of new classes as auxiliary classes; old classes by mean and covariance; features distilled.
 

@@ -31,7 +31,7 @@ FIRST = replace(STEPS, milestones=(0.3, 0.6, 0.8))
 LATER = replace(STEPS, epochs=250, milestones=(0.24, 0.48, 0.72, 0.88), weight_decay=2e-4, head_weight_decay=2e-4)
 
 
-@method("lwf", LwFHyper(FIRST, LATER))
+@method("lwf", LwFHyper(FIRST, LATER), sources={"first": "PyCIL's lwf.py", "later": "PyCIL's lwf.py"})
 class LwF(Method[LwFHyper]):
     """LwF: cross-entropy among the new classes, and distillation of the old network's scores on the new images.
 

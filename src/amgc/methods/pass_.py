@@ -46,7 +46,7 @@ OFFICIAL = Phase(
 )
 
 
-@method("pass", PASSHyper(OFFICIAL, OFFICIAL))
+@method("pass", PASSHyper(OFFICIAL, OFFICIAL), sources={"first": "official PASS.py", "later": "official PASS.py"})
 class PASS(Method[PASSHyper]):
     """PASS: turned images as classes of their own; old classes as means plus noise; features held by distillation.
 

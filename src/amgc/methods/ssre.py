@@ -45,7 +45,7 @@ FIRST = Phase(
 LATER = Phase(60, extractor_lr=2e-4, head_lr=2e-4, schedule="step", milestones=(0.75,), optimizer="adam", batchnorm="fixed")
 
 
-@method("ssre", SSREHyper(FIRST, LATER))
+@method("ssre", SSREHyper(FIRST, LATER), sources={"first": "PyCIL's ssre.py", "later": "official code"})
 class SSRE(Method[SSREHyper]):
     """SSRE: side branches learn the new task and are merged; new images near old prototypes distil rather than teach.
 
