@@ -202,4 +202,4 @@ def test_a_temperature_of_zero_is_refused() -> None:
 
 def test_vectors_have_no_network_to_train() -> None:
     made = PASS(find("pass").hyper, Vectors(4), torch.device("cpu"))
-    assert not made.trains_network and not made.turns
+    assert not made.trains_network() and not made.turns

@@ -19,9 +19,10 @@ from torch import Tensor
 from amgc.engine.checkpoint import pack
 from amgc.engine.session import Session
 from amgc.engine.training import Learner, make_optimizer, prepare, total
-from amgc.methods.contract import Batch, Method, Phase, Task
+from amgc.methods.contract import Batch, Method, Phase, Plain, Task
 
 PATIENCE = 1.0  # seconds of measuring per phase, after a first step that warms up
+STUDIED = 8  # images on which `Method.study` is measured
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,10 @@ class Cost:
 class Rehearsal:
     """What a phase takes."""
 
+    trains: bool  # whether the network is trained
     step: float  # seconds of an optimiser step
+    repeats: float  # how often an epoch uses each image
+    study: float  # seconds in which the method studies one image
     ending: float  # seconds in which the method remembers
     reads: bool  # whether it looks at the features of the task's images then
     checkpoint: int  # bytes after the last task
@@ -61,9 +65,10 @@ def estimate(session: Session) -> Cost:
     for index in range(session.position.task, len(session.stream)):
         kind = min(index, 1)  # the first task, or a later one
         rehearsal = rehearsals[kind] = rehearsals.get(kind) or _rehearse(session, kind)
-        steps, backwards, forwards = passes(session, index, rehearsal.reads)
+        steps, backwards, forwards = passes(session, index, rehearsal)
         trained, passed, checkpoint = trained + backwards, passed + forwards, rehearsal.checkpoint
-        tasks.append(steps * rehearsal.step + forwards * per_image + rehearsal.ending)
+        studying = images_of(session, index) * rehearsal.study
+        tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)
     network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
 
@@ -77,24 +82,28 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def passes(session: Session, index: int, reads: bool) -> tuple[int, int, int]:
+def images_of(session: Session, index: int) -> int:
+    """How many images a task trains on; none is touched."""
+    counts = [session.stream.counts(earlier)[0] for earlier in range(index + 1)]
+    return sum(counts) if session.method.sees_old_data else counts[-1]
+
+
+def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int, int]:
     """What is left of a task: steps, images that they train the network on, and images that go forwards only."""
-    task, position = session.task(index), session.position
-    phase, is_next = session.method.phase(task), index == position.task
-    counts = [session.stream.counts(earlier) for earlier in range(index + 1)]
-    tests = sum(test for _, test in counts)
-    images = sum(train for train, _ in counts) if session.method.sees_old_data else counts[-1][0]
-    batches = -(-images // phase.batch_size)
+    position, reads, images = session.position, rehearsal.reads, images_of(session, index)
+    phase, is_next = session.method.phase(session.task(index)), index == position.task
+    tests = [session.stream.counts(earlier)[1] for earlier in range(index + 1)]
+    batches = -(-round(images * rehearsal.repeats) // phase.batch_size)
     done = position.step if is_next else 0
-    steps = batches * phase.epochs - done
+    steps = max(0, batches * phase.epochs - done)
     if index == 0 and not done and session.starts_elsewhere:
-        return 0, 0, images * reads + tests
-    if not (phase.extractor_lr > 0 and phase.epochs and any(True for _ in session.network.parameters())):
-        new_tests = tests if is_next else counts[-1][1]  # the others' features are known
-        return steps, 0, images * (reads or phase.epochs > 0) + new_tests
+        return 0, 0, images * reads + sum(tests)
+    if not rehearsal.trains:
+        new_tests = sum(tests) if is_next else tests[-1]  # the others' features are known
+        return steps, 0, images * (reads or phase.epochs > 0) + new_tests  # computed once, for training and memory
     epochs, rest = divmod(done, batches)
     shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
-    return steps, images * phase.epochs - shown, images * reads + tests
+    return steps, images * phase.epochs - shown, images * reads + sum(tests)
 
 
 def _rehearse(session: Session, index: int) -> Rehearsal:
@@ -109,28 +118,53 @@ def _rehearse(session: Session, index: int) -> Rehearsal:
         before, task = Task(0, range(half)), Task(1, range(half, min(half + session.stream.sizes[1], everything)))
         method.task = before
         method.begin(before, drawing)
+        method.study(before, _noise_images(session, method, before))
         method.end(before, _noise_features(method, before))
     method.task = task
     method.begin(task, drawing)
     phase = method.phase(task)
-    step = _step_seconds(session, method, phase, task, drawing) if phase.epochs else 0.0
-    features = _noise_features(method, task)
-    ending = _seconds(lambda: method.end(task, features), repeat=False)
-    reads = next(features, None) is None
+    trains = any(parameter.requires_grad for parameter in prepare(method, phase).parameters())
+    step = _step_seconds(session, method, phase, task, drawing, trains) if phase.epochs else 0.0
+    repeats = _repeats(method, task) if phase.epochs and not trains else 1.0
+    study = _seconds(lambda: method.study(task, _noise_images(session, method, task)), repeat=False)
+    ending, reads = _end_seconds(session, method, task)
     kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * everything / max(1, len(task.seen))
     trained = sum(parameter.nbytes for parameter in network.parameters())
-    return Rehearsal(step, ending, reads, int(kept) + 2 * trained)
+    study /= STUDIED * session.processes.count
+    return Rehearsal(trains, step, repeats, study, ending, reads, int(kept) + 2 * trained)
 
 
-def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator) -> float:
-    """One optimiser step of this process's share of a batch."""
+def _repeats(method: Method[Any], task: Task) -> float:
+    """How often an epoch uses a feature, on average."""
+    features, labels = (torch.cat(parts).cpu() for parts in zip(*_noise_features(method, task), strict=True))
+    repeats = method.repeats(features, labels)
+    return 1.0 if repeats is None else float(repeats.double().mean())
+
+
+def _end_seconds(session: Session, method: Method[Any], task: Task) -> tuple[float, bool]:
+    """The end of a task, and whether it reads features.
+
+    Where it costs much per row: of few rows and of three times as many, as if it grew in a line.
+    """
+    few = copy.deepcopy(method) if method.rehearsal_rows else method
+    features = _noise_features(few, task)
+    seconds = _seconds(lambda: few.end(task, features), repeat=False)
+    if method.rehearsal_rows:
+        more = _seconds(lambda: method.end(task, _noise_features(method, task, 3)), repeat=False)
+        rows = method.rehearsal_rows * len(task.new)
+        seconds += max(0.0, more - seconds) / (2 * rows) * max(0, images_of(session, task.index) - rows)
+    return seconds, next(features, None) is None
+
+
+def _step_seconds(
+    session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator, trains: bool
+) -> float:
+    """One optimiser step of this process's share of a batch, with a network that is prepared."""
     device, count = session.processes.device, phase.batch_size
-    network = prepare(method, phase)
     share = session.processes.share(count)
     labels = torch.randint(task.new.start, task.new.stop, (count,), generator=drawing).to(device)
-    optimizer = make_optimizer(network, method.trainable(), phase)
-    trains = any(parameter.requires_grad for parameter in network.parameters())
-    learner = Learner(network, method.trainable()).train()
+    optimizer = make_optimizer(method.network, method.trainable(), phase)
+    learner = Learner(method.network, method.trainable()).train()
     images = _noise(session, share.stop - share.start)
 
     def batch() -> Batch:
@@ -161,8 +195,7 @@ def _step_seconds(session: Session, method: Method[Any], phase: Phase, task: Tas
 
 def _inference_seconds(session: Session) -> float:
     """A forward pass, per image."""
-    images = session.augment.plain(_noise(session, 64)).float()
-    images = images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+    images = _plain_noise(session, 64)
     network = copy.deepcopy(session.network).eval()
 
     def forward() -> None:
@@ -178,9 +211,22 @@ def _noise(session: Session, count: int) -> Tensor:
     return noise.to(session.processes.device)
 
 
-def _noise_features(method: Method[Any], task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows for statistics that are as large and as regular as real ones."""
-    drawing, rows = torch.Generator().manual_seed(2), min(2 * method.network.dim, 1024)
+def _plain_noise(session: Session, count: int) -> Tensor:
+    images = session.augment.plain(_noise(session, count)).float()
+    return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+
+
+def _noise_images(session: Session, method: Method[Any], task: Task) -> Plain:
+    """A few images to study, the same number on each process."""
+    method.network.eval()
+    images = _plain_noise(session, STUDIED)
+    labels = torch.tensor(task.new, device=images.device).repeat(-(-STUDIED // len(task.new)))[:STUDIED]
+    return Plain(lambda size: zip(torch.split(images, size), torch.split(labels, size), strict=True), session.processes.sum)
+
+
+def _noise_features(method: Method[Any], task: Task, times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows for statistics that are as large and as regular as real ones, unless the method can do with fewer."""
+    drawing, rows = torch.Generator().manual_seed(2), times * method.rehearsal_rows or min(2 * method.network.dim, 1024)
     for label in task.new:
         features = torch.rand(rows, method.network.dim, generator=drawing)
         yield features.to(method.device), torch.full((rows,), label, device=method.device)

@@ -104,7 +104,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def learn(session: Session, index: int) -> None:
-    """One task: begin, train, remember, evaluate."""
+    """One task: begin, train, study, remember, evaluate."""
     method, task = session.method, session.task(index)
     method.task = task
     if not session.position.begun:
@@ -116,6 +116,7 @@ def learn(session: Session, index: int) -> None:
         session.count_seconds("train")
         if task.is_first:
             session.save_first_task()
+    method.study(task, session.plain_images(task))
     method.end(task, session.final_features(task))
     session.count_seconds("remember")
     correct, counted = session.evaluate(task)

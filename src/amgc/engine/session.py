@@ -23,7 +23,7 @@ from amgc.engine.watch import Stopped, TrainingError, Watch
 from amgc.features import build
 from amgc.features.cache import cached_features
 from amgc.features.extractor import Extractor
-from amgc.methods.contract import Features, Method, Task
+from amgc.methods.contract import Features, Method, Plain, Task
 from amgc.methods.registry import find
 
 CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"
@@ -114,22 +114,33 @@ class Session:
             return [(self._features[1][some].to(device), images.labels[some].to(device)) for some in rows]
         return Again(lambda: self.plain_features(images))
 
+    def plain_images(self, task: Task) -> Plain:
+        """What `Method.study` is given."""
+        return Plain(lambda size: self.plain_batches(self.training_images(task), size), self.processes.sum)
+
     def version(self) -> object:
         """Changes whenever a weight or a running mean of the network does."""
         return tuple((tensor.data_ptr(), tensor._version) for tensor in self.network.state_dict(keep_vars=True).values())
 
     def plain_features(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and labels, batch after batch, as the network sees images without augmentation; of all processes."""
+        wholes = torch.split(images.labels, INFERENCE_BATCH)
+        for (plain, _), labels in zip(self.plain_batches(images, INFERENCE_BATCH), wholes, strict=True):
+            with torch.no_grad(), self.processes.fabric.autocast():
+                features = self.network(plain)
+            yield self.processes.gather(features.float()), labels.to(self.processes.device)
+
+    def plain_batches(self, images: Images, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """This process's share of each batch without augmentation, and its labels; the network in evaluation mode."""
         self.network.eval()
-        batches = torch.split(torch.arange(len(images)), INFERENCE_BATCH)
         share, device = self.processes.share, self.processes.device
-        for whole, (batch, _) in zip(batches, images.batches([rows[share(len(rows))] for rows in batches]), strict=True):
+        shares = [rows[share(len(rows))] for rows in torch.split(torch.arange(len(images)), size)]
+        for batch, labels in images.batches(shares):
             if self.watch.stop and self.processes.count == 1:  # several cannot agree here
                 raise Stopped
-            with torch.no_grad(), self.processes.fabric.autocast():
-                plain = self.augment.plain(batch.to(device, non_blocking=True))
-                features = self.network(plain.contiguous(memory_format=torch.channels_last) if plain.ndim == 4 else plain)
-            yield self.processes.gather(features.float()), images.labels[whole].to(device)
+            plain = self.augment.plain(batch.to(device, non_blocking=True))
+            plain = plain.contiguous(memory_format=torch.channels_last) if plain.ndim == 4 else plain
+            yield plain, labels.to(device)
 
     def frozen_features(self, images: Images) -> Tensor:
         """All features (n, d) of a network that does not train, from the cache if the user wants one."""
@@ -215,10 +226,13 @@ class Session:
         if about.get("config") != identity(self.config):
             raise files.FileFormatError(f"{str(path)!r} belongs to a run with another config; it cannot be resumed here.")
         try:
+            self.position = Position(**about["position"])
+            if self.position.begun:
+                self.method.task = self.task(self.position.task)
+            self.method.reshape_network(self.position.task, self.position.begun)
             self.network.load_state_dict(checkpoint.without("network/", tensors))
             own = checkpoint.unpack(about["method"], checkpoint.without("method/", tensors), self.processes.device)
             self.method.restore(own)
-            self.position = Position(**about["position"])
             self.lines, self.seconds = about["lines"], about["seconds"]
             self.meter.sums = {k: v.to(self.processes.device) for k, v in checkpoint.without("meter/", tensors).items()}
             self.meter.count = about["count"]
@@ -226,8 +240,6 @@ class Session:
             self._optimizer_tensors = checkpoint.without("optimizer/", tensors)
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
-        if self.position.begun:
-            self.method.task = self.task(self.position.task)
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The momenta of the checkpoint that the run was resumed from, once."""

@@ -58,6 +58,7 @@ class Source:
         method, fabric = session.method, session.processes.fabric
         self.images = session.training_images(task)
         self.features: Tensor | None = None
+        self.uses: tuple[Tensor, Tensor] | None = None  # rows of the features that an epoch goes through, which copy each is
         network = prepare(method, phase)
         module = Learner(network, method.trainable())
         optimizer = make_optimizer(network, method.trainable(), phase)
@@ -69,11 +70,14 @@ class Source:
             wrapped = fabric.setup_optimizers(optimizer)
             if phase.epochs:
                 self.features = session.training_features(task)
+                repeats = method.repeats(self.features, self.images.labels)
+                self.uses = None if repeats is None else unrolled(repeats.cpu())
         self.optimizer: Any = wrapped
         session.restore_optimizer(optimizer)
 
     def __len__(self) -> int:
-        return len(self.images)
+        """How many an epoch goes through."""
+        return len(self.images) if self.uses is None else len(self.uses[0])
 
     def close(self) -> None:
         """DDP's hooks on the parameters go with the wrapper."""
@@ -124,8 +128,22 @@ class Source:
         def through(network: nn.Module) -> Tensor:
             raise TypeError("another network cannot be asked: this task trains on the features of a frozen one.")
 
+        copy = None
+        if self.uses is not None:
+            rows, copy = self.uses[0][rows], self.uses[1][rows].to(device)
         features, labels = self.features[rows].to(device), self.images.labels[rows].to(device)
-        return Batch(*self.session.method.views(features, labels, drawing), drawing, through)
+        return Batch(*self.session.method.views(features, labels, drawing), drawing, through, copy)
+
+
+def unrolled(repeats: Tensor) -> tuple[Tensor, Tensor]:
+    """Row i `repeats[i]` times, and the number of each repetition.
+
+    >>> [part.tolist() for part in unrolled(torch.tensor([1, 3, 0, 2]))]
+    [[0, 1, 1, 1, 3, 3], [0, 0, 1, 2, 0, 1]]
+    """
+    rows = torch.arange(len(repeats)).repeat_interleave(repeats)
+    first = (repeats.cumsum(0) - repeats)[rows]
+    return rows, torch.arange(len(rows)) - first
 
 
 class Learner(nn.Module):
@@ -145,7 +163,9 @@ def prepare(method: Method[Any], phase: Phase) -> nn.Module:
     """The network in the state that the phase asks for: training or frozen, batch norm free or fixed."""
     network = method.network
     release_batchnorm(network)
-    network.requires_grad_(phase.extractor_lr > 0 and phase.epochs > 0)
+    trains = method.trains_network(phase)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(trains and method.trains(name))
     if phase.batchnorm == "fixed":
         freeze_batchnorm(network)
     return network

@@ -14,7 +14,7 @@ The engine owns the loop, the optimiser, precision, devices, progress and checkp
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -94,13 +94,27 @@ class Batch:
     """What a step sees: the same on every process, because each gets the features of all.
 
     features (n, d), with a gradient to the network; labels (n,); `generator`: for all chance in a loss;
-    `through(network)`: what another network (an old copy, say) makes of the same images, without gradient.
+    `through(network)`: what another network (an old copy, say) makes of the same images, without gradient;
+    `copy` (n,): which of its row's `repeats` in this epoch each is, from 0, where the method asked for them (before `views`).
     """
 
     features: torch.Tensor
     labels: torch.Tensor
     generator: torch.Generator
     through: Callable[[torch.nn.Module], torch.Tensor]
+    copy: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """A task's training images without augmentation, for a pass with gradients after the training.
+
+    `batches(size)`: images and labels (n,), no more than `size` at a time; on several processes each gets its share of every
+    batch. `sum`: a tensor's sum over processes.
+    """
+
+    batches: Callable[[int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+    sum: Callable[[torch.Tensor], torch.Tensor]
 
 
 class LinearHead:
@@ -142,6 +156,7 @@ class Method(Generic[H]):
     name: ClassVar[str]
     remembers: ClassVar[tuple[str, ...]] = ()
     sees_old_data: ClassVar[bool] = False  # `joint` alone: training images of all seen classes, in every task
+    rehearsal_rows: ClassVar[int] = 0  # rows per class with which the cost of `end` is measured, and extrapolated; 0: usual
     common_start: ClassVar[bool] = True  # task 1 is plain cross-entropy, so that methods can share its training
 
     def __init__(self, hyper: H, network: Extractor, device: torch.device) -> None:
@@ -174,9 +189,21 @@ class Method(Generic[H]):
         """
         return images, labels
 
+    def repeats(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        """Before training on a frozen network's features (n, d): how often an epoch uses each row, (n,); None: once.
+
+        All uses are shuffled together and `Batch.copy` tells them apart, so that a loss can make something else of each
+        (the pseudo features of an old class, say). Asked again when a run is resumed: what it prepares need not be saved.
+        """
+        return None
+
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The loss in named terms; their sum is minimised."""
         return {"cross-entropy": torch.nn.functional.cross_entropy(self.head(batch.features), batch.labels)}
+
+    def study(self, task: Task, images: Plain) -> None:
+        """After a task's training, before `end`: for a method that needs gradients at the task's images. The network is in
+        evaluation mode."""
 
     def end(self, task: Task, features: Features) -> None:
         """After a task's training: remember. `features` are those of the task's images, plain, of the trained network."""
@@ -192,15 +219,23 @@ class Method(Generic[H]):
         """Whether a checkpoint may be written now: not while a mean is that of one image, which would be that image's row."""
         return True
 
-    @property
-    def trains_network(self) -> bool:
-        """Whether the network changes during this task. If not, a batch is made of its features, computed once."""
-        phase = self.phase(self.task)
+    def trains_network(self, phase: Phase | None = None) -> bool:
+        """Whether the network changes during this task, or in another phase. If not, a batch is made of its features,
+        computed once."""
+        phase = phase or self.phase(self.task)
         return phase.extractor_lr > 0 and phase.epochs > 0 and any(True for _ in self.network.parameters())
+
+    def trains(self, name: str) -> bool:
+        """Whether this parameter of the network is trained in a task that trains the network."""
+        return True
 
     def network_copy(self) -> Extractor:
         """The network as it is now, not to be trained."""
         return copy.deepcopy(self.network).requires_grad_(False).eval()
+
+    def reshape_network(self, ended: int, begun: bool) -> None:
+        """Before a checkpoint is loaded, by a method that changes the network's structure: change it as it was changed after
+        `ended` tasks, and after the beginning of the next one (then `task`) if it had `begun`."""
 
     def trainable(self) -> list[torch.Tensor]:
         """What is trained beside the network, at the head's learning rate."""

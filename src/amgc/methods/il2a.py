@@ -37,7 +37,7 @@ class IL2AHyper(Hyper):
             raise ValueError(f"temperature must be positive, not {self.temperature}.")
 
 
-@method("il2a", IL2AHyper(OFFICIAL, OFFICIAL))
+@method("il2a", IL2AHyper(OFFICIAL, OFFICIAL), sources={"first": "official IL2A.py", "later": "official IL2A.py"})
 class IL2A(Method[IL2AHyper]):
     """IL2A: mixtures of new classes as auxiliary classes; old classes by mean and covariance; features distilled.
 
@@ -58,7 +58,7 @@ class IL2A(Method[IL2AHyper]):
     def begin(self, task: Task, generator: torch.Generator) -> None:
         self.auxiliary = len(task.new) * (len(task.new) - 1) // 2
         self.head.grow(len(task.seen) + self.auxiliary, generator)
-        self.old = None if task.is_first or not self.trains_network else self.network_copy()
+        self.old = None if task.is_first or not self.trains_network() else self.network_copy()
 
     def views(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator

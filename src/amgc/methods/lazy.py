@@ -1,4 +1,4 @@
-"""torch and the mathematics, imported when a method first uses them: `amgc run --help` then costs no torch."""
+"""torch and what needs it, imported when a method first uses it: `amgc run --help` then costs no torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from amgc.core import solver as solver
     from amgc.core import statistics as statistics
     from amgc.data import augment as augment
+    from amgc.features import branches as branches
 else:
     torch, augment = Lazy("torch"), Lazy("amgc.data.augment")
     covariance, gaussian, losses, running, solver, statistics = (
         Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
     )
+    branches = _Lazy("amgc.features.branches")

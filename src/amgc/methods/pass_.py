@@ -46,7 +46,7 @@ OFFICIAL = Phase(
 )
 
 
-@method("pass", PASSHyper(OFFICIAL, OFFICIAL))
+@method("pass", PASSHyper(OFFICIAL, OFFICIAL), sources={"first": "official PASS.py", "later": "official PASS.py"})
 class PASS(Method[PASSHyper]):
     """PASS: turned images as classes of their own; old classes as means plus noise; features held by distillation.
 
@@ -67,7 +67,7 @@ class PASS(Method[PASSHyper]):
 
     @property
     def turns(self) -> bool:
-        return self.trains_network and self.network.image_shape[1] == self.network.image_shape[2]
+        return self.trains_network() and self.network.image_shape[1] == self.network.image_shape[2]
 
     @property
     def radius(self) -> torch.Tensor:
@@ -78,7 +78,7 @@ class PASS(Method[PASSHyper]):
         super().begin(task, generator)
         if self.turns:
             self.turned.grow(3 * len(task.seen), generator)
-        self.old = None if task.is_first or not self.trains_network else self.network_copy()
+        self.old = None if task.is_first or not self.trains_network() else self.network_copy()
 
     def views(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator

@@ -1,0 +1,121 @@
+"""A network changed without changing what it computes: batch norm folded into convolutions, 1×1 branches merged into 3×3.
+
+This is what SSRE (Zhu et al. 2022) does between tasks; the modules keep their names and places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from amgc.features.extractor import Extractor, evaluating
+
+
+def fold_batchnorm(network: Extractor) -> int:
+    """Fold each batch norm that follows a convolution into it, as in evaluation mode: w γ/σ, and a bias. Returns how many.
+
+    Which follows which is seen on one image, not guessed from names. A batch norm with no convolution right before it stays;
+    so does one whose layers are used more than once.
+    """
+    pairs = _pairs(network)
+    for conv, (name, norm) in pairs.items():
+        assert norm.running_mean is not None and norm.running_var is not None
+        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        if norm.affine:
+            scale = scale * norm.weight.detach().double()
+        shift = -norm.running_mean.double() * scale
+        if conv.bias is not None:
+            shift = shift + conv.bias.detach().double() * scale
+        if norm.affine:
+            shift = shift + norm.bias.detach().double()
+        conv.weight = nn.Parameter((conv.weight.detach().double() * scale[:, None, None, None]).to(conv.weight))
+        conv.bias = nn.Parameter(shift.to(conv.weight))
+        parent, _, child = name.rpartition(".")
+        setattr(network.get_submodule(parent), child, nn.Identity())
+    return len(pairs)
+
+
+def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
+    """Convolutions, and the batch norm (with its name) whose input is their output."""
+    norms = {layer: name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm)}
+    if not norms:
+        return {}
+    calls: dict[nn.Module, int] = {}
+    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # by the output's identity; kept, so that none is given twice
+    pairs: dict[nn.Conv2d, tuple[str, _BatchNorm]] = {}
+
+    def watch(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        calls[layer] = calls.get(layer, 0) + 1
+        if isinstance(layer, nn.Conv2d):
+            made[id(output)] = layer, output
+        elif isinstance(layer, _BatchNorm) and layer.track_running_stats and id(inputs[0]) in made:
+            pairs[made[id(inputs[0])][0]] = norms[layer], layer
+
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | _BatchNorm)]
+    handles = [layer.register_forward_hook(watch) for layer in layers]
+    try:
+        with evaluating(network):
+            network(torch.zeros(1, *network.image_shape, device=next(network.parameters()).device))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {conv: pair for conv, pair in pairs.items() if calls[conv] == calls[pair[1]] == 1}
+
+
+class BranchedConv2d(nn.Conv2d):
+    """A 3×3 convolution and, beside it, a 1×1 convolution of the same input, `branch`, without bias."""
+
+    branch: nn.Parameter
+    alone: bool = False  # without the branch
+
+    def forward(self, maps: Tensor) -> Tensor:
+        out = super().forward(maps)
+        if self.alone:
+            return out
+        return out + conv2d(maps, self.branch, None, self.stride, 0, 1, self.groups)
+
+
+def add_branches(network: nn.Module) -> int:
+    """A branch of zeros beside each 3×3 convolution but the first one, the stem; there may be some already. Returns how many.
+
+    Only where the two line up: a padding as wide as the kernel's reach.
+    """
+    convs = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    chosen = [conv for conv in convs[1:] if conv.kernel_size == (3, 3) and conv.padding == conv.dilation]
+    for conv in chosen:
+        if type(conv) is nn.Conv2d:
+            conv.__class__ = BranchedConv2d
+            conv.branch = nn.Parameter(torch.zeros_like(conv.weight[:, :, :1, :1]))
+    return len(chosen)
+
+
+def merge_branches(network: nn.Module) -> None:
+    """The branches added to the middles of their kernels; plain convolutions again, that compute the same."""
+    for conv in branched(network):
+        with torch.no_grad():
+            conv.weight[:, :, 1:2, 1:2] += conv.branch
+        del conv.branch
+        conv.__class__ = nn.Conv2d  # type: ignore[assignment]
+
+
+@contextmanager
+def without_branches(network: nn.Module) -> Iterator[None]:
+    """Inside, the network computes what it did before its branches were trained."""
+    convs = branched(network)
+    for conv in convs:
+        conv.alone = True
+    try:
+        yield
+    finally:
+        for conv in convs:
+            conv.alone = False
+
+
+def branched(network: nn.Module) -> list[BranchedConv2d]:
+    return [layer for layer in network.modules() if isinstance(layer, BranchedConv2d)]

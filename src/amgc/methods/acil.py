@@ -1,0 +1,127 @@
+"""ACIL (Zhuang et al., NeurIPS 2022) and DS-AL (AAAI 2024): ridge regression on random features, updated exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper
+from amgc.methods.lazy import torch
+from amgc.methods.registry import method
+
+if TYPE_CHECKING:
+    from amgc.features.extractor import Extractor
+
+
+@dataclass(frozen=True)
+class ACILHyper(FrozenHyper):
+    """Hyper-parameters of ACIL and DS-AL."""
+
+    expansion: int = about(
+        0, "random features; 0: 16 times the network's, 8192 for 512", "official: 8192 on CIFAR-100, 16384 on ImageNet"
+    )
+    gamma: float = about(0.1, "ridge of the main stream", "official")
+    gamma_comp: float = about(0.1, "ridge of the compensation stream", "official")
+    ratio: float = about(0.0, "weight of the compensation stream; 0: none, which is ACIL", "official: 0.6 on CIFAR-100")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expansion < 0 or self.ratio < 0 or not min(self.gamma, self.gamma_comp) > 0:
+            raise ValueError("gamma and gamma_comp must be positive; expansion and ratio must not be negative.")
+
+
+@method("acil", ACILHyper())
+class ACIL(Frozen[ACILHyper]):
+    """ACIL: ridge regression of one-hot labels on random ReLU features; exactly what all data together would give.
+
+    In float64, as officially. The random weights, drawn as a linear layer's, come from a seed, which alone is remembered.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ("seed", "inverse", "weight")
+    rehearsal_rows = 8
+
+    def __init__(self, hyper: ACILHyper, network: Extractor, device: torch.device) -> None:
+        super().__init__(hyper, network, device)
+        self.width = hyper.expansion or 16 * network.dim
+        self.seed = 0
+        self.inverse, self.weight = self.untrained(hyper.gamma)
+        self._random: torch.Tensor | None = None
+
+    def untrained(self, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """R = (Xᵀ X + γ I)⁻¹ (D, D) and W (D, C), before there is anything in X."""
+        unit = torch.eye(self.width, dtype=torch.float64, device=self.device)
+        return unit / gamma, unit[:, :0].clone()
+
+    def begin(self, task: Task, generator: torch.Generator) -> None:
+        super().begin(task, generator)
+        if task.is_first:
+            self.seed = int(torch.randint(2**62, (), generator=generator))
+
+    def expanded(self, features: torch.Tensor) -> torch.Tensor:
+        """Random projections (n, D), before the activation."""
+        if self._random is None:
+            draws = torch.rand(
+                self.network.dim, self.width, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64
+            )
+            self._random = ((2 * draws - 1) / self.network.dim**0.5).to(self.device)  # torch.nn.Linear's own distribution
+        return features.double() @ self._random
+
+    def end(self, task: Task, features: Features) -> None:
+        batches = list(features)
+        self.weight = grown(self.weight, len(task.seen))
+        for rows, labels in batches:
+            targets = torch.nn.functional.one_hot(labels, len(task.seen)).double()
+            recursive_ridge(self.inverse, self.weight, self.expanded(rows).relu(), targets)
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        return self.expanded(features).relu() @ self.weight
+
+
+@method("ds-al", ACILHyper(ratio=0.6))
+class DSAL(ACIL):
+    """DS-AL: ACIL, and a second stream of tanh features that learns what the first leaves over of the new classes.
+
+    The residuals are those of the main stream after the whole task, as in the paper; the official code takes them batch by
+    batch, from a main stream that has not seen the rest of the task.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = (*ACIL.remembers, "inverse_comp", "weight_comp")
+
+    def __init__(self, hyper: ACILHyper, network: Extractor, device: torch.device) -> None:
+        super().__init__(hyper, network, device)
+        self.inverse_comp, self.weight_comp = self.untrained(hyper.gamma_comp)
+
+    def end(self, task: Task, features: Features) -> None:
+        batches = list(features)
+        super().end(task, batches)
+        self.weight_comp = grown(self.weight_comp, len(task.seen))
+        for rows, labels in batches:
+            expanded = self.expanded(rows)
+            residual = torch.nn.functional.one_hot(labels, len(task.seen)) - expanded.relu() @ self.weight
+            residual[:, : task.new.start] = 0.0  # previous label cleansing
+            recursive_ridge(self.inverse_comp, self.weight_comp, expanded.tanh(), residual)
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        expanded = self.expanded(features)
+        return expanded.relu() @ self.weight + self.hyper.ratio * (expanded.tanh() @ self.weight_comp)
+
+
+def grown(weight: torch.Tensor, classes: int) -> torch.Tensor:
+    """Columns of zeros for new classes: what ridge regression gives them while all their targets are 0."""
+    return torch.cat([weight, weight.new_zeros(len(weight), classes - weight.shape[1])], 1)
+
+
+def recursive_ridge(inverse: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor) -> None:
+    """Add rows (n, D) with targets (n, C) to R (D, D) and W (D, C), in place: ACIL's Eqs. (9) and (10), by Cholesky.
+
+    R ← R - R Xᵀ (I + X R Xᵀ)⁻¹ X R,  W ← W + R Xᵀ (Y - X W), with L Lᵀ = I + X R Xᵀ and B = L⁻¹ X R.
+    """
+    product = rows @ inverse
+    system = product @ rows.T
+    system.diagonal().add_(1.0)
+    lower = torch.linalg.cholesky(system)
+    half = torch.linalg.solve_triangular(lower, product, upper=False)
+    error = torch.linalg.solve_triangular(lower, targets - rows @ weight, upper=False)
+    inverse.addmm_(half.T, half, alpha=-1.0)
+    weight.addmm_(half.T, error)

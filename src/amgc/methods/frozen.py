@@ -1,0 +1,52 @@
+"""What the methods share whose network stays as task 1 left it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from amgc.methods.contract import Features, Hyper, Method, Phase, Task
+from amgc.methods.lazy import torch
+
+FIRST = Phase(epochs=200, extractor_lr=0.1, head_lr=0.1)  # PyCIL's fetril.json, FeCAM's official configs
+FROZEN = Phase(epochs=0, extractor_lr=0.0)
+
+
+@dataclass(frozen=True)
+class FrozenHyper(Hyper):
+    """The network is trained in task 1, by cross-entropy, and then never again."""
+
+    first: Phase = FIRST
+    later: Phase = FROZEN
+
+    def __post_init__(self) -> None:
+        if self.later.epochs and self.later.extractor_lr:
+            raise ValueError("the network is frozen after task 1: later.extractor_lr must be 0.")
+
+
+H = TypeVar("H", bound=FrozenHyper)
+
+
+class Frozen(Method[H]):
+    """A method that trains nothing after task 1, whatever `later` says: a preset says it to all methods."""
+
+    def phase(self, task: Task) -> Phase:
+        return super().phase(task) if task.is_first else FROZEN
+
+
+def class_means(features: Features, new: range) -> torch.Tensor:
+    """The means (new classes, d), float64."""
+    sums: Any = 0.0
+    counts: Any = 0.0
+    for rows, labels in features:
+        member = torch.nn.functional.one_hot(labels - new.start, len(new)).double()
+        sums, counts = sums + member.T @ rows.double(), counts + member.sum(0)
+    means: torch.Tensor = sums / counts[:, None]
+    return means
+
+
+def keep_means(method: Method[Any], new: range, features: Features) -> None:
+    """Each row of the head becomes its class's mean: those of the new classes now, old ones are means already."""
+    weight = method.head.weight.detach().clone()
+    weight[new.start :] = class_means(features, new).to(weight)
+    method.head.set(weight, torch.zeros_like(method.head.bias))

@@ -1,0 +1,63 @@
+"""Streaming linear discriminant analysis (Deep SLDA, Hayes and Kanan, 2020): class means and one covariance for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper
+from amgc.methods.lazy import gaussian, statistics, torch
+from amgc.methods.registry import method
+
+if TYPE_CHECKING:
+    from amgc.features.extractor import Extractor
+
+
+@dataclass(frozen=True)
+class LDAHyper(FrozenHyper):
+    """Hyper-parameters of LDA."""
+
+    shrinkage: float | None = about(
+        1e-4,
+        "ε in (1 - ε) Σ + ε I; none: towards the diagonal, as far as the number of samples asks for (OAS)",
+        "Deep SLDA, 3.1 and official code",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shrinkage is not None and not 0 < self.shrinkage <= 1:
+            raise ValueError(f"shrinkage must lie in (0, 1], or be none; not {self.shrinkage}.")
+
+
+@method("lda", LDAHyper())
+class LDA(Frozen[LDAHyper]):
+    """LDA (Deep SLDA): linear discriminant analysis from running means and one shared covariance, shrunk.
+
+    Where Deep SLDA updates its covariance sample by sample from an arbitrary start, ours is the exact within-class
+    covariance of all that has been seen, whatever the order.
+    """
+
+    remembers = ("statistics",)
+
+    def __init__(self, hyper: LDAHyper, network: Extractor, device: torch.device) -> None:
+        super().__init__(hyper, network, device)
+        self.statistics = statistics.ClassStatistics(network.dim, "shared", dtype=torch.float64, device=device)
+
+    def end(self, task: Task, features: Features) -> None:
+        for rows, labels in features:
+            self.statistics.update(rows, labels)
+        mean = self.statistics.mean[[self.statistics.index(label) for label in task.seen]]
+        triangle = torch.linalg.cholesky(self.shrunk())
+        weight = torch.cholesky_solve(mean.T, triangle).T
+        self.head.set(weight, -0.5 * (weight * mean).sum(1))
+
+    def shrunk(self) -> torch.Tensor:
+        """The shared covariance (d, d), made invertible."""
+        pooled = self.statistics.pooled()
+        unit = torch.eye(len(pooled), dtype=pooled.dtype, device=pooled.device)
+        if self.hyper.shrinkage is not None:
+            return (1 - self.hyper.shrinkage) * pooled + self.hyper.shrinkage * unit
+        share = gaussian.oas(pooled, int((self.statistics.count - 1).sum()))
+        level = float(pooled.diagonal().mean()) or 1.0
+        return (1 - share) * pooled + share * pooled.diagonal().diag() + 1e-4 * level * unit

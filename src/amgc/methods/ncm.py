@@ -1,0 +1,39 @@
+"""Nearest class mean (SimpleCIL, Zhou et al., 2023): a class is the mean of its features, and nothing is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from amgc.methods.contract import Features, Task, about
+from amgc.methods.frozen import Frozen, FrozenHyper, keep_means
+from amgc.methods.lazy import torch
+from amgc.methods.registry import method
+
+
+@dataclass(frozen=True)
+class NCMHyper(FrozenHyper):
+    """Hyper-parameters of NCM."""
+
+    metric: Literal["cosine", "euclidean"] = about(
+        "cosine", "how near a feature is to a class's mean", "PyCIL, simplecil.py; euclidean is the older NCM"
+    )
+
+
+@method("ncm", NCMHyper())
+class NCM(Frozen[NCMHyper]):
+    """NCM (SimpleCIL): the nearest class mean of a network that is frozen after task 1.
+
+    The means are the head's rows, so there is nothing else to remember. They are of plain images, as in PyCIL. Task 1 is
+    trained with a linear head, where SimpleCIL has a cosine head, so that all methods can share its training.
+    """
+
+    def end(self, task: Task, features: Features) -> None:
+        keep_means(self, task.new, features)
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        means, features = self.head.weight.double(), features.double()
+        if self.hyper.metric == "euclidean":
+            return -torch.cdist(features, means, compute_mode="donot_use_mm_for_euclid_dist")
+        normalize = torch.nn.functional.normalize
+        return normalize(features) @ normalize(means).T

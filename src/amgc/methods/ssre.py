@@ -1,0 +1,114 @@
+"""SSRE (Zhu et al. 2022): side branches learn a new task and are merged into the network; prototypes stand for old classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task, about
+from amgc.methods.lazy import branches, statistics, torch
+from amgc.methods.registry import method
+
+if TYPE_CHECKING:
+    from amgc.features.extractor import Extractor
+
+
+@dataclass(frozen=True)
+class SSREHyper(Hyper):
+    """Hyper-parameters of SSRE."""
+
+    temperature: float = about(0.1, "by which scores are divided in every cross-entropy", "official code")
+    distillation: float = about(1.0, "weight of the distance to the old features, a sum over the batch", "official; PyCIL: 2")
+    prototypes: float = about(10.0, "weight of the cross-entropy of the old classes' prototypes", "official code")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be finite and positive, not {self.temperature}.")
+        for name in ("distillation", "prototypes"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
+
+
+# Task 1: PyCIL, because the official code for it was never published; StepLR(45) is epochs 45 and 90 of 101.
+FIRST = Phase(
+    101,
+    64,
+    extractor_lr=1e-3,
+    head_lr=1e-3,
+    schedule="step",
+    milestones=(45 / 101, 90 / 101),
+    optimizer="adam",
+    weight_decay=2e-4,
+    head_weight_decay=2e-4,
+)
+# Later tasks: official code. Batch norm is folded away; any that could not be is fixed.
+LATER = Phase(60, extractor_lr=2e-4, head_lr=2e-4, schedule="step", milestones=(0.75,), optimizer="adam", batchnorm="fixed")
+
+
+@method("ssre", SSREHyper(FIRST, LATER), sources={"first": "PyCIL's ssre.py", "later": "official code"})
+class SSRE(Method[SSREHyper]):
+    """SSRE: side branches learn the new task and are merged; new images near old prototypes distil rather than teach.
+
+    After task 1 batch norm is folded into the convolutions. In later tasks the kernels are frozen and 1×1 branches beside the
+    3×3 ones train, so that the old network is the network without its branches and needs no copy. Unlike the official code,
+    prototypes are means over all plain images, not over full batches of augmented ones, and no gradient flows through the
+    selection's weights (as in PyCIL). The stem has no branch, as in the official code.
+    """
+
+    remembers = ("means",)
+    common_start = False  # the temperature
+
+    def __init__(self, hyper: SSREHyper, network: Extractor, device: torch.device) -> None:
+        super().__init__(hyper, network, device)
+        self.means = torch.zeros(0, network.dim, device=device)  # prototypes of the classes that have been learned
+
+    def begin(self, task: Task, generator: torch.Generator) -> None:
+        super().begin(task, generator)
+        self.reshape_network(task.index, begun=True)
+
+    def reshape_network(self, ended: int, begun: bool) -> None:
+        if ended:
+            branches.fold_batchnorm(self.network)
+        if ended and begun and self.trains_network():
+            branches.add_branches(self.network)
+
+    def trains(self, name: str) -> bool:
+        return self.task.is_first or name.endswith(".branch")
+
+    def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        scores = self.head(batch.features) / self.hyper.temperature
+        each = torch.nn.functional.cross_entropy(scores, batch.labels, reduction="none")
+        if self.task.is_first:
+            return {"cross-entropy": each.mean()}
+        near = similarity(batch.features.detach(), self.means)
+        moved = torch.linalg.vector_norm(batch.features - self.old_features(batch), dim=1)
+        drawn = torch.randint(len(self.means), (len(batch.labels),), generator=batch.generator).to(self.device)
+        replayed = torch.nn.functional.cross_entropy(self.head(self.means[drawn]) / self.hyper.temperature, drawn)
+        return {
+            "cross-entropy": ((1 - near) * each).mean(),
+            "distillation": self.hyper.distillation * (near * moved).sum(),
+            "prototypes": self.hyper.prototypes * replayed,
+        }
+
+    def old_features(self, batch: Batch) -> torch.Tensor:
+        """Of the network before this task: without its branches."""
+        if not batch.features.requires_grad:
+            return batch.features
+        with branches.without_branches(self.network):
+            return batch.through(self.network)
+
+    def end(self, task: Task, features: Features) -> None:
+        branches.merge_branches(self.network)
+        if task.is_first:
+            branches.fold_batchnorm(self.network)
+        found = statistics.ClassStatistics(self.network.dim, "diagonal", device=self.device)
+        for rows, labels in features:
+            found.update(rows, labels)
+        order = [found.index(label) for label in task.new]
+        self.means = torch.cat([self.means, found.mean[order].to(self.means)])
+
+
+def similarity(features: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
+    """s_i (n,): the largest cosine of features (n, d) with one of the means (K, d); 0 if all are negative."""
+    normalize = torch.nn.functional.normalize
+    return (normalize(features, dim=1) @ normalize(means, dim=1).T).amax(1).clamp(0, 1)
