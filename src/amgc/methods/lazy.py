@@ -22,4 +22,4 @@ else:
     covariance, gaussian, losses, running, solver, statistics = (
         Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
     )
-    branches = _Lazy("amgc.features.branches")
+    branches = Lazy("amgc.features.branches")
