@@ -248,8 +248,8 @@ def _seconds(action: Callable[[], Any], repeat: bool = True) -> float:
 def duration(seconds: float) -> str:
     """Time for people.
 
-    >>> duration(42), duration(150), duration(4000), duration(3e5)
-    ('42 s', '2.5 minutes', '1.1 hours', '3.5 days')
+    >>> duration(42), duration(150), duration(6000), duration(3e5)
+    ('42 s', '2.5 minutes', '1.7 hours', '3.5 days')
     """
     for limit, unit, name in ((90, 1, "s"), (5400, 60, "minutes"), (172800, 3600, "hours")):
         if seconds < limit:
