@@ -1,6 +1,6 @@
 """Training images per second: the engine, a plain PyTorch loop with the same network, and a loader of PyCIL's kind.
 
-    python benchmarks/train.py            # about two minutes; keep the machine otherwise idle
+    python benchmarks/train.py            # about four minutes; keep the machine otherwise idle
     python benchmarks/train.py --quick    # few images, seconds
 
 An epoch of cross-entropy on CIFAR-sized noise (networks built beforehand), batch 128, SGD with momentum, the paper's
@@ -140,7 +140,7 @@ def main() -> None:
     with kept("train"):
         for name, options in list(NETWORKS.items())[: 1 if quick else None]:
             count = 256 if quick else 256 if options["width"] == 1 else 2560
-            times = side_by_side(jobs(options, noise(count)), rounds=1 if quick else 2 if options["width"] == 1 else 5)
+            times = side_by_side(jobs(options, noise(count)), rounds=1 if quick else 2 if options["width"] == 1 else 11)
             print(f"{name}: images per second, and how fast the engine is beside it")
             for job, seconds in times.items():
                 print(f"  {job:14} {count / seconds:7.0f}   {seconds / times['engine']:5.2f}")
