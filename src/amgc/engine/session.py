@@ -107,12 +107,15 @@ class Session:
 
     def final_features(self, task: Task) -> Features:
         """What `Method.end` is given; it may go through them more than once."""
-        images = self.training_images(task)
-        if self._features is not None and self._features[0] == (task.index, self.version()):
-            rows = torch.split(torch.arange(len(images)), INFERENCE_BATCH)
-            device = self.processes.device
-            return [(self._features[1][some].to(device), images.labels[some].to(device)) for some in rows]
-        return Again(lambda: self.plain_features(images))
+        if self.method.trains_network():
+            return Again(lambda: self.plain_features(self.training_images(task)))
+        return Again(lambda: self.stored_features(task))
+
+    def stored_features(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
+        """`training_features` and their labels, batch after batch."""
+        features, labels, device = self.training_features(task), self.training_images(task).labels, self.processes.device
+        for rows in torch.split(torch.arange(len(labels)), INFERENCE_BATCH):
+            yield features[rows].to(device), labels[rows].to(device)
 
     def plain_images(self, task: Task) -> Plain:
         """What `Method.study` is given."""
@@ -143,8 +146,8 @@ class Session:
             yield plain, labels.to(device)
 
     def frozen_features(self, images: Images) -> Tensor:
-        """All features (n, d) of a network that does not train, from the cache if the user wants one."""
-        if self.config.machine.feature_cache and self.processes.count == 1:
+        """All features (n, d); if the network does not train in this task, from the cache that the user named."""
+        if self.config.machine.feature_cache and self.processes.count == 1 and not self.method.trains_network():
             folder = self.config.machine.feature_cache
             return cached_features(self.network, images, preprocess=self.augment.plain, directory=folder)
         return torch.cat([features.cpu() for features, _ in self.plain_features(images)])
