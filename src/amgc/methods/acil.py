@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from amgc.methods.contract import Features, Task, about
-from amgc.methods.frozen import Frozen, FrozenHyper
+from amgc.methods.frozen import FrozenHyper, RandomFeatures
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
 
@@ -32,7 +32,7 @@ class ACILHyper(FrozenHyper):
 
 
 @method("acil", ACILHyper())
-class ACIL(Frozen[ACILHyper]):
+class ACIL(RandomFeatures[ACILHyper]):
     """ACIL: ridge regression of one-hot labels on random ReLU features; exactly what all data together would give.
 
     In float64, as officially. The random weights, drawn as a linear layer's, come from a seed, which alone is remembered.
@@ -44,7 +44,6 @@ class ACIL(Frozen[ACILHyper]):
     def __init__(self, hyper: ACILHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
         self.width = hyper.expansion or 16 * network.dim
-        self.seed = 0
         self.inverse, self.weight = self.untrained(hyper.gamma)
         self._random: torch.Tensor | None = None
 
@@ -52,11 +51,6 @@ class ACIL(Frozen[ACILHyper]):
         """R = (Xᵀ X + γ I)⁻¹ (D, D) and W (D, C), before there is anything in X."""
         unit = torch.eye(self.width, dtype=torch.float64, device=self.device)
         return unit / gamma, unit[:, :0].clone()
-
-    def begin(self, task: Task, generator: torch.Generator) -> None:
-        super().begin(task, generator)
-        if task.is_first:
-            self.seed = int(torch.randint(2**62, (), generator=generator))
 
     def expanded(self, features: torch.Tensor) -> torch.Tensor:
         """Random projections (n, D), before the activation."""

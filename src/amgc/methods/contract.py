@@ -153,7 +153,6 @@ class Method(Generic[H]):
     What a method keeps is what `state` returns, and nothing else: it is saved, restored, counted and searched for images.
     """
 
-    name: ClassVar[str]
     remembers: ClassVar[tuple[str, ...]] = ()
     sees_old_data: ClassVar[bool] = False  # `joint` alone: training images of all seen classes, in every task
     rehearsal_rows: ClassVar[int] = 0  # rows per class with which the cost of `end` is measured, and extrapolated; 0: usual

@@ -34,6 +34,17 @@ class Frozen(Method[H]):
         return super().phase(task) if task.is_first else FROZEN
 
 
+class RandomFeatures(Frozen[H]):
+    """One that expands features at random: its weights come from `seed`, drawn once, which alone is remembered."""
+
+    seed = 0
+
+    def begin(self, task: Task, generator: torch.Generator) -> None:
+        super().begin(task, generator)
+        if task.is_first:
+            self.seed = int(torch.randint(2**62, (), generator=generator))
+
+
 def class_means(features: Features, new: range) -> torch.Tensor:
     """The means (new classes, d), float64."""
     sums: Any = 0.0

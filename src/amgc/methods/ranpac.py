@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amgc.methods.contract import Features, Task, about
-from amgc.methods.frozen import Frozen, FrozenHyper
+from amgc.methods.frozen import FrozenHyper, RandomFeatures
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
 
@@ -33,7 +33,7 @@ class RanPACHyper(FrozenHyper):
 
 
 @method("ranpac", RanPACHyper())
-class RanPAC(Frozen[RanPACHyper]):
+class RanPAC(RandomFeatures[RanPACHyper]):
     """RanPAC: Gram matrix and class sums of random ReLU features; ridge regression, with λ from a holdout of each task.
 
     Differs from the official code: float64; nothing is sized for classes to come; the network is trained whole on task 1,
@@ -47,16 +47,11 @@ class RanPAC(Frozen[RanPACHyper]):
     def __init__(self, hyper: RanPACHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
         self.width = hyper.projections or min(10_000, 20 * network.dim)
-        self.seed, self.ridge = 0, 1.0
+        self.ridge = 1.0
         self.gram = torch.zeros(self.width, self.width, dtype=torch.float64, device=device)  # G = Hᵀ H
         self.sums = self.gram[:, :0].clone()  # Q = Hᵀ Y, (M, C)
         self.weight = self.sums
         self._random: torch.Tensor | None = None
-
-    def begin(self, task: Task, generator: torch.Generator) -> None:
-        super().begin(task, generator)
-        if task.is_first:
-            self.seed = int(torch.randint(2**62, (), generator=generator))
 
     def expanded(self, features: torch.Tensor) -> torch.Tensor:
         """Random features (n, M)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task, about
 from amgc.methods.lazy import branches, statistics, torch
+from amgc.methods.pass_ import OFFICIAL
 from amgc.methods.registry import method
 
 if TYPE_CHECKING:
@@ -29,23 +30,12 @@ class SSREHyper(Hyper):
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
 
 
-# Task 1: PyCIL, because the official code for it was never published; StepLR(45) is epochs 45 and 90 of 101.
-FIRST = Phase(
-    101,
-    64,
-    extractor_lr=1e-3,
-    head_lr=1e-3,
-    schedule="step",
-    milestones=(45 / 101, 90 / 101),
-    optimizer="adam",
-    weight_decay=2e-4,
-    head_weight_decay=2e-4,
-)
+# Task 1: PyCIL's values, which are PASS's, because the official code for it was never published.
 # Later tasks: official code. Batch norm is folded away; any that could not be is fixed.
 LATER = Phase(60, extractor_lr=2e-4, head_lr=2e-4, schedule="step", milestones=(0.75,), optimizer="adam", batchnorm="fixed")
 
 
-@method("ssre", SSREHyper(FIRST, LATER), sources={"first": "PyCIL's ssre.py", "later": "official code"})
+@method("ssre", SSREHyper(OFFICIAL, LATER), sources={"first": "PyCIL's ssre.py", "later": "official code"})
 class SSRE(Method[SSREHyper]):
     """SSRE: side branches learn the new task and are merged; new images near old prototypes distil rather than teach.
 
