@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 import torch
@@ -29,6 +30,8 @@ class Processes:
         if machine.threads or local > 1:
             torch.set_num_threads(machine.threads or max(1, cores // local))
         self.fabric.launch()
+        if self.count > 1:
+            atexit.register(_leave)
 
     @property
     def device(self) -> torch.device:
@@ -72,3 +75,9 @@ class Processes:
         total = self.fabric.all_reduce(tensor, reduce_op="sum")
         assert isinstance(total, Tensor)
         return total
+
+
+def _leave() -> None:
+    """Join gloo's threads while the interpreter still lives: one that asks for its lock later aborts the process."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
