@@ -28,7 +28,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("method", ["amgc", "sbgc", "finetune", "joint"])
+@pytest.mark.parametrize("method", ["amgc", "sbgc", "finetune", "joint", "lwf"])  # lwf has other milestones
 def test_a_start_gives_the_bits_that_training_gives(method: str, start: Path, tmp_path: Path) -> None:
     """Metrics included, and the seconds that task 1 took are those of the run that trained it."""
     own = run(config(method), tmp_path / "own", dataset=tiny.images())

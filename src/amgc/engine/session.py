@@ -328,4 +328,7 @@ def first_task_key(config: Config) -> dict[str, Any]:
     """What decides the training of task 1."""
     decides = identity(config)
     key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
-    return key | {"first": decides["hyper"]["first"], "precision": config.machine.precision}
+    first = dict(decides["hyper"]["first"])
+    if first["schedule"] != "step":
+        del first["milestones"], first["gamma"]  # nobody looks at them
+    return key | {"first": first, "precision": config.machine.precision}

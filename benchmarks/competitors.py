@@ -1,0 +1,110 @@
+"""A column of the paper's Table 1: every method on CIFAR-100, T = 10, at the budget of the preset cifar100-small.
+
+    python benchmarks/competitors.py --root DATA   # two hours on one core, resumable at any moment
+    python benchmarks/competitors.py --print       # the table of the runs that are there, kept in results/
+
+Each run is an ordinary folder under --out, seed/method; finished ones are reused, interrupted ones go on. Methods whose task 1
+is plain cross-entropy share its training (--start), whose minutes count for each of them. Methods that keep the network frozen
+run with three seeds, that is three class orders, the others with one. One run at a time, on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from _report import kept
+
+from amgc.cli.presets import named
+from amgc.methods.registry import find
+from amgc.report import RunError, load_run
+from amgc.report.runs import RunRecord
+
+SEEDS = (1993, 1994, 1995)
+FROZEN = {name: (name, ()) for name in ("ncm", "fetril", "fecam", "lda", "acil", "ds-al", "ranpac")}
+FROZEN |= {
+    "amgc-freeze": ("amgc", ("--freeze",)),
+    "amgc-freeze-equal": ("amgc", ("--freeze", "--balance", "per_class")),
+    "dbgc-freeze-equal": ("dbgc", ("--freeze", "--balance", "per_class")),
+}
+TRAINED = {name: (name, ()) for name in ("finetune", "amgc", "ewc", "lwf", "ssre", "pass", "il2a", "joint")}
+START = "ncm"  # trains task 1 and nothing else
+
+
+def work(name: str, method: str, flags: tuple[str, ...], seed: int, out: Path, root: str) -> None:
+    """Run a cell, or go on with it."""
+    folder, first = out / str(seed) / name, out / str(seed) / START
+    if (folder / "run.json").exists():
+        command = ["resume", str(folder)]
+    else:
+        command = ["run", "cifar100-small", "--method", method, "--seed", str(seed), "--out", str(folder), "--quiet", *flags]
+        if name != START and find(method).kind.common_start:
+            command += ["--start", str(first)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_DATA": root}
+    done = subprocess.run([sys.executable, "-m", "amgc", *command], capture_output=True, text=True, env=environment)
+    print(f"{'done' if done.returncode == 0 else 'FAILED'}: {name}, seed {seed} {done.stderr[-300:]}", file=sys.stderr)
+
+
+def finished(name: str, out: Path) -> list[RunRecord]:
+    """The finished runs of a row, one for each seed."""
+    found = []
+    for seed in SEEDS:
+        try:
+            run = load_run(out / str(seed) / name)
+        except (OSError, RunError):
+            continue
+        if run.finished:
+            found.append(run)
+    return found
+
+
+def spread(values: list[float]) -> str:
+    """Mean, and ± standard deviation where there are several."""
+    deviation = f" ±{statistics.stdev(values):4.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):5.1f}{deviation}"
+
+
+def show(out: Path) -> None:
+    """The table of what is there."""
+    paper = named("paper-cifar100-t10").paper
+    print("CIFAR-100, T = 10, preset cifar100-small: LA, AIA, accuracy on old and new classes after the last task, %;")
+    print("minutes of a run on one thread; MB kept per class beside network and head; the paper's LA / AIA\n")
+    print(f"{'':20} {'LA':12} {'AIA':12} {'old':12} {'new':12} {'minutes':>7} {'MB/class':>8}  paper        runs, commit")
+    for name, (method, _) in (TRAINED | FROZEN).items():
+        runs = finished(name, out)
+        if not runs:
+            continue
+        metrics = [run.metrics for run in runs]
+        columns = [[m.last_accuracy for m in metrics], [m.average_incremental_accuracy for m in metrics]]
+        columns += [[m.old_accuracy[-1] for m in metrics], [m.new_accuracy[-1] for m in metrics]]
+        shown = " ".join(f"{spread([100 * (value or 0.0) for value in column]):12}" for column in columns)
+        minutes = statistics.mean(sum(sum(task.values()) for task in run.seconds) for run in runs) / 60
+        kept_mb = statistics.mean(run.kept_bytes[-1] / sum(run.sizes) for run in runs) / 1e6
+        published = paper.get(method) if name == method else None
+        beside = f"{published['LA']} / {published['AIA']}" if published else ""
+        print(f"{name:20} {shown} {minutes:7.1f} {kept_mb:8.3f}  {beside:12} {len(runs)}, {runs[0].commit}")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--root", default=os.environ.get("AMGC_DATA", "data"), help="folder of cifar-100-python")
+    arguments.add_argument("--out", type=Path, default=Path("runs/competitors"))
+    arguments.add_argument("--only", nargs="+", choices=[*TRAINED, *FROZEN], help="these rows")
+    arguments.add_argument("--print", action="store_true", help="only print and keep what is there")
+    chosen = arguments.parse_args()
+    if not chosen.print:
+        cells = [(name, *cell, seed) for seed in SEEDS for name, cell in FROZEN.items()]
+        cells += [(name, *cell, SEEDS[0]) for name, cell in TRAINED.items()]
+        for name, method, flags, seed in cells:
+            if chosen.only is None or name in (*chosen.only, START):
+                work(name, method, flags, seed, chosen.out, chosen.root)
+    with kept("competitors"):
+        show(chosen.out)
+
+
+if __name__ == "__main__":
+    main()
