@@ -20,7 +20,6 @@ PROBES = 32  # random signs that stand for all directions in the trace of a larg
 ROUNDS = 6  # of refinement
 PRECISE = {torch.float32: 1e-6, torch.float64: 1e-13}  # the residual, beside the means, at which refinement stops
 WRONG = 1e-3  # the residual above which a factor is not one of this matrix
-CERTIFIED = {torch.float32: 1e-4, torch.float64: 1e-6}
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,16 @@ class SharedCovariance:
 
     def times(self, columns: Tensor) -> Tensor:
         """Σ x for columns x (d, m)."""
-        extra = self.variances - self.keep * self.upper.diagonal().to(self.variances)
-        return symmetric.product(self.upper, columns).mul_(self.keep).addcmul_(extra[:, None].to(columns), columns)
+        return symmetric.product(self.upper, columns).mul_(self.keep).addcmul_(self.extra[:, None].to(columns), columns)
+
+    @property
+    def extra(self) -> Tensor:
+        """What the variances have been given beyond keep · upper, (d,)."""
+        return self.variances - self.keep * self.upper.diagonal().to(self.variances)
+
+    def raised(self, share: float | Tensor, extra: float | Tensor = 0.0) -> SharedCovariance:
+        """Each variance multiplied by 1 + share (VE, Eq. ve), and `extra` added."""
+        return replace(self, variances=self.variances * (1 + share) + extra)
 
 
 class Factor:
@@ -87,20 +94,27 @@ class ClosedForm:
     bias: Tensor
     loss: float
     gradient_norm: float
+    accurate: bool
     factor: Factor
 
 
 def closed_form(mean: Tensor, covariance: SharedCovariance, class_weight: Tensor) -> ClosedForm:
-    """The minimiser of L_DB for centred means (K, d), float64, when all classes have this covariance: half of LDA.
+    """The minimiser of L_DB for centred means (K, d), float64, when all classes have this covariance: half of LDA."""
+    factor, solved, pushed, accurate = _solved(covariance, mean.T)
+    inner = mean @ solved
+    weight, bias = solved.T / 2, closed_bias((inner + inner.T) / 2, class_weight)
+    loss, gradient, bias_gradient = _measured(weight, bias, mean, pushed.T / 2, class_weight)
+    norm = torch.cat([factor.white(gradient.T).double().T, bias_gradient[:, None]], 1).norm()
+    return ClosedForm(weight, bias, float(loss), float(norm), accurate, factor)
 
-    With W = ½ Σ⁻¹ μ the exponents become z_jk = t_j - t_k - D_jk²/8, D the Mahalanobis distance between means. The gradient
-    vanishes when class_weight_k p_jk is symmetric in j and k, that is when x = exp(t) solves
-    x_j Σ_k E_jk x_k = class_weight_j with E = exp(-D²/8): the scaling of a symmetric matrix to given row sums, found by
-    Sinkhorn's iteration on K numbers.
+
+def closed_bias(inner: Tensor, class_weight: Tensor) -> Tensor:
+    """The biases that go with W = ½ Σ⁻¹ μ; `inner` is μ_jᵀ Σ⁻¹ μ_k (K, K).
+
+    The exponents become z_jk = t_j - t_k - D_jk²/8, D the Mahalanobis distance between means. The gradient vanishes when
+    class_weight_k p_jk is symmetric in j and k, that is when x = exp(t) solves x_j Σ_k E_jk x_k = class_weight_j with
+    E = exp(-D²/8): the scaling of a symmetric matrix to given row sums, found by Sinkhorn's iteration on K numbers.
     """
-    factor, solved, pushed = _solved(covariance, mean.T)
-    inner = mean @ solved  # μ_jᵀ Σ⁻¹ μ_k
-    inner = (inner + inner.T) / 2
     squares = inner.diagonal()
     log_e = -(squares[:, None] + squares - 2 * inner).clamp_min(0) / 8
     t = torch.zeros_like(squares)
@@ -109,14 +123,11 @@ def closed_form(mean: Tensor, covariance: SharedCovariance, class_weight: Tensor
         t = t + step
         if float(step.max() - step.min()) < 1e-13:  # a constant does not matter
             break
-    weight, bias = solved.T / 2, t - squares / 4
-    loss, gradient, bias_gradient = _measured(weight, bias, mean, pushed.T / 2, class_weight)
-    norm = torch.cat([factor.white(gradient.T).double().T, bias_gradient[:, None]], 1).norm()
-    return ClosedForm(weight, bias, float(loss), float(norm), factor)
+    return t - squares / 4
 
 
-def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tensor, Tensor]:
-    """A factor of Σ, Σ⁻¹ x for columns x, and Σ times that; the variances are raised by as little as that needs."""
+def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tensor, Tensor, bool]:
+    """A factor of Σ, Σ⁻¹ x for columns x, Σ times that, and whether that is x; variances are raised as little as it needs."""
     if not bool(torch.isfinite(covariance.variances).all()):
         raise ValueError("the covariances are not finite: the features are too large, or a margin or ridge is.")
     floor = start = torch.finfo(torch.float64).eps
@@ -133,7 +144,7 @@ def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tens
             f"raised by {floor:.0e} of itself. More samples, more shrinkage or ridge, or dtype float64 makes that unnecessary.",
             stacklevel=2,
         )
-    return factor, solved, pushed
+    return factor, solved, pushed, residual <= WRONG
 
 
 def _refined(factor: Factor, columns: Tensor) -> tuple[Tensor, Tensor, float]:

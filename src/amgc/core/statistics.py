@@ -22,6 +22,7 @@ from amgc.core import symmetric
 from amgc.core.covariance import Covariances, LowRank
 from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
 from amgc.core.scatter import ROWS, Scatter
+from amgc.core.shared import SharedCovariance
 
 Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
 KIND = "class statistics"
@@ -154,6 +155,18 @@ class ClassStatistics:
         freedom = (self.count - 1).to(torch.float64)
         share = freedom / freedom.sum().clamp_min(1)
         return self.covariances.average(share.to(self.device))
+
+    def shared(self) -> SharedCovariance:
+        """The covariance of a "shared" form as the closed form wants it: the kept triangle itself, not a copy."""
+        if self.form != "shared":
+            raise ValueError(f"these statistics keep {self.form!r} covariances, not a shared one.")
+        upper, share = self._scatter.upper, 1 / max(self._freedom, 1)
+        return SharedCovariance(upper, share, upper.diagonal().double() * share)
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the pooled covariance, Σ_k (n_k - 1)."""
+        return self._freedom if self.form == "shared" else int((self.count - 1).sum())
 
     @property
     def nbytes(self) -> int:
