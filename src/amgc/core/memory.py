@@ -22,7 +22,9 @@ def available(device: torch.device | str = "cpu") -> int | None:
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     with suppress(OSError, ValueError):  # a container may be given less than the machine has; "max" is no number
         limit, used = (int((CONTROL_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-        cached = [line.split()[1] for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines() if "inactive_file" in line]
+        cached = [
+            line.split()[1] for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines() if "inactive_file" in line
+        ]
         found.append(limit - used + sum(map(int, cached[:1])))
     return min(found, default=None)
 

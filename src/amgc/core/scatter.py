@@ -1,4 +1,4 @@
-"""The sum of squares Σ x xᵀ of many rows in many dimensions: one triangle of a d × d matrix, and nothing of its size beside it."""
+"""The sum of squares Σ x xᵀ of many rows in many dimensions: one triangle of a d × d matrix, nothing of its size beside it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The closed form for one covariance that all classes share, in up to tens of thousands of dimensions.
 
 W = ½ Σ⁻¹ μ by one Cholesky factorisation in place: beside the kept triangle of Σ there is one matrix of its size, the factor.
-Large ones are factorised in float32, at twice the speed and half the memory; the weights then get their digits back by iterative
-refinement, with residuals in float64.
+Large ones are factorised in float32, in half the memory; the weights then get their digits back by iterative refinement, with
+residuals in float64.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _refined(factor: Factor, columns: Tensor) -> tuple[Tensor, Tensor, float]:
 def _measured(
     weight: Tensor, bias: Tensor, mean: Tensor, pushed: Tensor, class_weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """L_DB and its gradients in weight and bias; `pushed` is W Σ. As `kernel.evaluate`, where Σ is not to be multiplied again."""
+    """L_DB and its gradients in weight and bias; `pushed` is W Σ. As `kernel.evaluate`, without a product with Σ."""
     reach, spread = weight @ mean.T, weight @ pushed.T
     z = reach - reach.diagonal() + bias[:, None] - bias  # z_jk at [j, k]
     z = z + 0.5 * (spread.diagonal()[:, None] + spread.diagonal() - spread - spread.T)

@@ -1,8 +1,8 @@
 """The classifier that minimises L_DB for given statistics: a smooth convex problem, solved instead of trained.
 
 In (weight, bias) L_DB is a log-sum-exp of convex quadratics, so 200 epochs of SGD on a frozen extractor can be replaced by one
-deterministic solve. One covariance for all classes has a closed form (`amgc.core.shared`), which is also the starting point of the
-iteration; whitening by the average covariance makes L-BFGS need few steps.
+deterministic solve. One covariance for all classes has a closed form (`amgc.core.shared`), from which the iteration for others
+starts; whitening by the average covariance makes L-BFGS need few steps.
 """
 
 from __future__ import annotations
@@ -166,9 +166,7 @@ def solve(
     return replace(outcome, weight=weight, bias=bias - bias.mean())
 
 
-def solve_shared(
-    mean: Tensor, covariance: SharedCovariance, is_new: Tensor, balance: Balance
-) -> tuple[Head, ClosedForm]:
+def solve_shared(mean: Tensor, covariance: SharedCovariance, is_new: Tensor, balance: Balance) -> tuple[Head, ClosedForm]:
     """The head in closed form when all classes, mean (K, d), have this covariance; and the closed form with its factor."""
     centre = mean.mean(0)
     class_weight = balanced(is_new, balance).to(mean.device)
