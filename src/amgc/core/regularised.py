@@ -75,7 +75,7 @@ def _solve_shared(
     floor = _floor(statistics.mean, within.variances, standardize)
     covariance = replace(within, keep=(1 - to_diagonal) * within.keep).raised(0.0, floor)
     head, closed = solve_shared(statistics.mean, covariance, is_new, balance)
-    fitted = statistics.dim - closed.factor.share(closed.factor.covariance.extra)
+    fitted = max(statistics.dim - closed.factor.share(closed.factor.covariance.extra), 0.0)
     return Solution(head, shared_temperature(head, statistics, fitted), torch.zeros_like(head.bias))
 
 

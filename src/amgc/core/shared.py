@@ -138,6 +138,7 @@ def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tens
             if residual <= WRONG or floor > 0.1:
                 break
         floor = max(10 * floor, torch.finfo(factor.root.dtype).eps)
+        del factor  # before there is another
     if factor.root.dtype == torch.float32 and floor > start:
         warnings.warn(
             f"the shared covariance of {covariance.dim:,} features is too near to singular for float32: every variance was "
