@@ -94,18 +94,17 @@ class ClosedForm:
     bias: Tensor
     loss: float
     gradient_norm: float
-    accurate: bool
     factor: Factor
 
 
 def closed_form(mean: Tensor, covariance: SharedCovariance, class_weight: Tensor) -> ClosedForm:
     """The minimiser of L_DB for centred means (K, d), float64, when all classes have this covariance: half of LDA."""
-    factor, solved, pushed, accurate = _solved(covariance, mean.T)
+    factor, solved, pushed = _solved(covariance, mean.T)
     inner = mean @ solved
     weight, bias = solved.T / 2, closed_bias((inner + inner.T) / 2, class_weight)
     loss, gradient, bias_gradient = _measured(weight, bias, mean, pushed.T / 2, class_weight)
     norm = torch.cat([factor.white(gradient.T).double().T, bias_gradient[:, None]], 1).norm()
-    return ClosedForm(weight, bias, float(loss), float(norm), accurate, factor)
+    return ClosedForm(weight, bias, float(loss), float(norm), factor)
 
 
 def closed_bias(inner: Tensor, class_weight: Tensor) -> Tensor:
@@ -126,26 +125,26 @@ def closed_bias(inner: Tensor, class_weight: Tensor) -> Tensor:
     return t - squares / 4
 
 
-def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tensor, Tensor, bool]:
-    """A factor of Σ, Σ⁻¹ x for columns x, Σ times that, and whether that is x; variances are raised as little as it needs."""
-    if not bool(torch.isfinite(covariance.variances).all()):
-        raise ValueError("the covariances are not finite: the features are too large, or a margin or ridge is.")
+def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tensor, Tensor]:
+    """A factor of Σ, Σ⁻¹ x for columns x, and Σ times that; the variances are raised by as little as that needs."""
     floor = start = torch.finfo(torch.float64).eps
-    while True:
+    while floor < 1:  # a correlation matrix and as much again on its diagonal has a factor, if it is one
         factor = Factor(covariance, floor)
         if factor.exists:
             solved, pushed, residual = _refined(factor, columns)
-            if residual <= WRONG or floor > 0.1:
+            if residual <= WRONG:
                 break
         floor = max(10 * floor, torch.finfo(factor.root.dtype).eps)
         del factor  # before there is another
+    else:
+        raise ValueError("the covariances are not finite: the features are too large, or a margin or ridge is.")
     if factor.root.dtype == torch.float32 and floor > start:
         warnings.warn(
             f"the shared covariance of {covariance.dim:,} features is too near to singular for float32: every variance was "
             f"raised by {floor:.0e} of itself. More samples, more shrinkage or ridge, or dtype float64 makes that unnecessary.",
             stacklevel=2,
         )
-    return factor, solved, pushed, residual <= WRONG
+    return factor, solved, pushed
 
 
 def _refined(factor: Factor, columns: Tensor) -> tuple[Tensor, Tensor, float]:

@@ -173,7 +173,7 @@ def solve_shared(mean: Tensor, covariance: SharedCovariance, is_new: Tensor, bal
     closed = closed_form(mean - centre, covariance, class_weight)
     weight = closed.weight - closed.weight.mean(0)
     bias = closed.bias - weight @ centre
-    head = Head(weight, bias - bias.mean(), closed.loss, closed.gradient_norm, 0.0, 0, 1, closed.accurate)
+    head = Head(weight, bias - bias.mean(), closed.loss, closed.gradient_norm, 0.0, 0, 1, True)
     return head, closed
 
 
