@@ -42,7 +42,7 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
     header = plain_json(header)
     text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
     with atomic(path) as temporary:
-        temporary.write_bytes(safetensors.torch.save(tensors, metadata={"amgc": text}))
+        safetensors.torch.save_file(tensors, temporary, metadata={"amgc": text})
 
 
 @contextmanager

@@ -66,6 +66,10 @@ def test_arrays_that_torch_cannot_share_are_read_as_well():
 
 
 def test_rows_that_are_not_finite_are_counted_and_the_first_is_named():
-    check_finite(np.array([True, True]))
-    with pytest.raises(ValueError, match=r"2 of 4 rows hold NaN or infinity \(first: row 1\)"):
-        check_finite(np.array([True, False, True, False]))
+    features = np.ones((4, 3))
+    check_finite(features)
+    check_finite(features[:0])
+    features[1, 2], features[3, 0] = np.nan, -np.inf
+    for kind in (features, torch.tensor(features), features.astype(np.float32)):
+        with pytest.raises(ValueError, match=r"2 of 4 rows hold NaN or infinity \(first: row 1\)"):
+            check_finite(kind)

@@ -40,7 +40,7 @@ def _state(statistics):
     """Everything that is kept, ready to compare to the bit."""
     state = {name: rows[: len(statistics)].clone() for name, rows in statistics._used.items()}
     if statistics.form == "shared":
-        state |= {"scatter": statistics._scatter.clone(), "freedom": torch.tensor(statistics._freedom)}
+        state |= {"scatter": statistics._scatter.upper.clone(), "freedom": torch.tensor(statistics._freedom)}
     return list(statistics.classes), dict(statistics._index), state
 
 

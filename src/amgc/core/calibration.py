@@ -45,22 +45,61 @@ def temperature(
     )  # df
     pooled_share = min(fitted / freedom, 0.9)
 
-    centre = statistics.mean.mean(0)
-    means, weight, bias = (x.cpu() for x in (statistics.mean - centre, head.weight, head.bias + head.weight @ centre))
-    by_size = means.square().sum(1).argsort()  # an order that does not depend on when the classes came
-    chosen = by_size[torch.linspace(0, len(statistics) - 1, min(len(statistics), CLASSES)).round().long()]
+    means, weight, bias = _centred(head, statistics)
+    chosen = _chosen(means)
     samples = count[chosen]
     own_share = torch.zeros_like(samples) if statistics.form == "shared" else (1 - towards_pooled)[chosen]
     spread = (1 + own_share * fitted / samples).sqrt() / (1 - pooled_share)
     optimism = 0.5 * _scale(weight, means, whitener) * fitted / (1 - pooled_share) / samples
 
-    draws = max(DRAWS // len(chosen), 1)
-    generator = torch.Generator().manual_seed(0)
     nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
     prior = PRIOR / (samples - 1 + PRIOR)
-    noise = sample(nothing, _mixed(statistics.covariances, chosen, pooled, prior), draws, generator)
+    noise = sample(nothing, _mixed(statistics.covariances, chosen, pooled, prior), _draws(chosen), _generator())
     scores = (means[chosen][:, None] + spread[:, None, None] * noise) @ weight.T + bias
-    target = chosen[:, None, None].expand(-1, draws, 1)
+    return _least_loss(scores, chosen, optimism)
+
+
+def shared_temperature(head: Head, statistics: ClassStatistics, fitted: float) -> float:
+    """`temperature` for the closed form with a shared covariance, whose degrees of freedom are `fitted`.
+
+    Scores of draws from N(μ_k, Σ) are draws from N(W μ_k + b, W Σ Wᵀ): K numbers each, however many features there are.
+    """
+    freedom = float(statistics.freedom)
+    if len(statistics) < 2 or freedom < 1:
+        return 1.0
+    means, weight, bias = _centred(head, statistics)
+    chosen = _chosen(means)
+    pooled_share = min(fitted / freedom, 0.9)
+    spread = (head.weight @ statistics.shared().times(head.weight.T)).cpu()
+    nothing = torch.zeros(len(chosen), len(weight), dtype=torch.float64)
+    noise = sample(nothing, Covariances(common=(spread + spread.T) / 2), _draws(chosen), _generator())
+    scores = (means[chosen] @ weight.T + bias)[:, None] + noise / (1 - pooled_share)
+    return _least_loss(scores, chosen, 0.5 * fitted / (1 - pooled_share) / statistics.count[chosen])
+
+
+def _centred(head: Head, statistics: ClassStatistics) -> tuple[Tensor, Tensor, Tensor]:
+    """Class means less their average, and the head for such features."""
+    centre = statistics.mean.mean(0)
+    return (statistics.mean - centre).cpu(), head.weight.cpu(), (head.bias + head.weight @ centre).cpu()
+
+
+def _chosen(means: Tensor) -> Tensor:
+    """The classes to draw from, by an order that does not depend on when they came."""
+    by_size = means.square().sum(1).argsort()
+    return by_size[torch.linspace(0, len(means) - 1, min(len(means), CLASSES)).round().long()]
+
+
+def _draws(chosen: Tensor) -> int:
+    return max(DRAWS // len(chosen), 1)
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def _least_loss(scores: Tensor, chosen: Tensor, optimism: Tensor) -> float:
+    """The temperature for scores (classes, draws, K) of draws from the chosen classes, the own score being too good."""
+    target = chosen[:, None, None].expand(-1, scores.shape[1], 1)
     own_score = scores.gather(2, target) - optimism[:, None, None]
     return 1 / _sharpness(scores.scatter(2, target, own_score) - own_score)
 

@@ -59,12 +59,15 @@ def read_features(features: Any, dim: int, device: torch.device) -> Tensor:
     tensor = tensor.to(device)
     if not tensor.is_floating_point():
         tensor = tensor.double()
-    check_finite(torch.isfinite(tensor).all(1).cpu().numpy())
+    check_finite(tensor)
     return tensor
 
 
-def check_finite(finite: np.ndarray) -> None:
-    """Raise if any row is not finite, and say which; `finite` (N,) tells of each row whether it is."""
+def check_finite(features: np.ndarray | Tensor) -> None:
+    """Raise if any row of features (N, d) is not finite, and say which."""
+    if not len(features) or (math.isfinite(features.min()) and math.isfinite(features.max())):  # no copy of large features
+        return
+    finite = np.isfinite(features).all(1) if isinstance(features, np.ndarray) else torch.isfinite(features).all(1).cpu().numpy()
     bad = np.flatnonzero(~finite)
     if len(bad):
         raise ValueError(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from amgc.core.calibration import temperature
-from amgc.core.gaussian import oas
+from amgc.core.calibration import shared_temperature, temperature
 from amgc.core.losses import margins
-from amgc.core.solver import Balance, Head, solve
+from amgc.core.shrinkage import towards_diagonal, towards_pooled
+from amgc.core.solver import Balance, Head, alike, solve, solve_shared
 from amgc.core.statistics import ClassStatistics
 
 VARIANCE_FLOOR = 1e-4  # added to each variance, as a share of the feature's total variance
-POOLED_SAMPLES = 3  # per feature: what the pooled covariance is worth beside a class's own
 TOLERANCE = 1e-5  # of the solve; accuracies do not change below 1e-3
 
 
@@ -41,17 +41,14 @@ def solve_regularised(
     shrinkage : towards the pooled covariance and towards its diagonal; None goes by the number of samples.
     standardize : the floor under every variance is measured by each feature's own total variance, not by their average.
     """
+    to_diagonal = towards_diagonal(statistics) if shrinkage is None else shrinkage[1]
+    if statistics.form == "shared" and alike(is_new, margin):
+        return _solve_shared(statistics, is_new, balance, to_diagonal, standardize)
     pooled = statistics.pooled()
-    towards_pooled, towards_diagonal = automatic_shrinkage(statistics, pooled) if shrinkage is None else shrinkage
-    towards_pooled = torch.as_tensor(towards_pooled).expand(len(statistics))
-    covariances = statistics.covariances.shrunk(pooled, towards_pooled.to(pooled), towards_diagonal)
-
+    to_pooled = torch.as_tensor(towards_pooled(statistics) if shrinkage is None else shrinkage[0]).expand(len(statistics))
+    covariances = statistics.covariances.shrunk(pooled, to_pooled.to(pooled), to_diagonal)
     within = pooled if pooled.ndim == 1 else pooled.diagonal()
-    total = within.double() + statistics.mean.var(0, correction=0).to(pooled.device)
-    level = total if standardize else total.mean().expand_as(total)
-    # A constant feature has no variance beyond rounding; any positive floor leaves it without weight.
-    constant = total.sqrt() <= 1e-12 * statistics.mean.abs().amax(0).to(total)
-    floor = (VARIANCE_FLOOR * torch.where(constant, 1.0, level)).to(pooled.dtype)
+    floor = _floor(statistics.mean, within.double(), standardize).to(pooled.dtype)
 
     head = solve(statistics.mean, covariances, is_new=is_new, margin=margin, balance=balance, ridge=floor, tolerance=TOLERANCE)
     if not head.converged and head.gap > 1e-3 * max(head.loss, 0.01):
@@ -65,13 +62,27 @@ def solve_regularised(
     old = (~is_new).to(head.weight)
     return Solution(
         head,
-        temperature(head, statistics, average, towards_pooled, towards_diagonal),
+        temperature(head, statistics, average, to_pooled, to_diagonal),
         margins(head.weight, covariances, margin) * old,
     )
 
 
-def automatic_shrinkage(statistics: ClassStatistics, pooled: Tensor) -> tuple[Tensor, float]:
-    """Towards the pooled covariance, per class (K,), and towards its diagonal. Measured in `benchmarks/defaults.py`."""
-    prior = POOLED_SAMPLES * statistics.dim
-    towards_pooled = prior / (prior + statistics.count.double())
-    return towards_pooled, 0.0 if pooled.ndim == 1 else oas(pooled, int((statistics.count - 1).sum()))
+def _solve_shared(
+    statistics: ClassStatistics, is_new: Tensor, balance: Balance, to_diagonal: float, standardize: bool
+) -> Solution:
+    """The same in closed form: all classes have one covariance, and none is enlarged, for in a call at least one is new."""
+    within = statistics.shared()
+    floor = _floor(statistics.mean, within.variances, standardize)
+    covariance = replace(within, keep=(1 - to_diagonal) * within.keep).raised(0.0, floor)
+    head, closed = solve_shared(statistics.mean, covariance, is_new, balance)
+    fitted = max(statistics.dim - closed.factor.share(closed.factor.covariance.extra), 0.0)
+    return Solution(head, shared_temperature(head, statistics, fitted), torch.zeros_like(head.bias))
+
+
+def _floor(mean: Tensor, within: Tensor, standardize: bool) -> Tensor:
+    """What is added to each variance (d,): a share of the feature's total variance, or of all features' average."""
+    total = within + mean.var(0, correction=0).to(within.device)
+    level = total if standardize else total.mean().expand_as(total)
+    # A constant feature has no variance beyond rounding; any positive floor leaves it without weight.
+    constant = total.sqrt() <= 1e-12 * mean.abs().amax(0).to(total)
+    return VARIANCE_FLOOR * torch.where(constant, 1.0, level)

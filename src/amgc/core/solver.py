@@ -1,8 +1,8 @@
 """The classifier that minimises L_DB for given statistics: a smooth convex problem, solved instead of trained.
 
 In (weight, bias) L_DB is a log-sum-exp of convex quadratics, so 200 epochs of SGD on a frozen extractor can be replaced by one
-deterministic solve. One covariance for all classes has a closed form (`half_lda`), which is also the starting point of the
-iteration; whitening by the average covariance makes L-BFGS need few steps.
+deterministic solve. One covariance for all classes has a closed form (`amgc.core.shared`), from which the iteration for others
+starts; whitening by the average covariance makes L-BFGS need few steps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from amgc.core.covariance import Covariances, enlarge
 from amgc.core.inputs import Label
 from amgc.core.kernel import Evaluation, evaluate
 from amgc.core.lbfgs import minimise
+from amgc.core.shared import ClosedForm, SharedCovariance, closed_bias, closed_form
+from amgc.core.shrinkage import towards_diagonal
 from amgc.core.statistics import ClassStatistics
 from amgc.core.whitening import Whitener
 
@@ -53,7 +55,7 @@ def solve_head(
     margin: float = 0.4,
     new: Iterable[Label] = (),
     balance: Balance = "per_class",
-    ridge: float | Tensor = 0.0,
+    ridge: float | Tensor | Literal["auto"] = 0.0,
     start: Head | None = None,
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
@@ -67,7 +69,8 @@ def solve_head(
     balance : "per_class" weighs every class equally (L_DBGC in one formula); "two_means" adds the mean over the new classes
         and the mean over the old ones, as Eq. (separate) is printed. Without new or without old classes they agree.
     ridge : added to every variance, one number or one per feature (d,). A little of it gives statistics of few samples, whose
-        covariances are singular, a finite optimum.
+        covariances are singular, a finite optimum. "auto", for a shared covariance: a share of each variance by the number of
+        samples (`amgc.core.shrinkage`).
     start : a head to start from, for the first classes of `statistics`; the others' rows come from the closed form.
     tolerance : stop when the estimated gap is below this share of the loss (or of 0.01, if the loss is smaller still).
 
@@ -82,6 +85,11 @@ def solve_head(
         raise ValueError("margin must be finite.")
     if balance not in get_args(Balance):
         raise ValueError(f"balance must be one of {', '.join(get_args(Balance))}, not {balance!r}.")
+    if isinstance(ridge, str):
+        if ridge != "auto" or statistics.form != "shared":
+            raise ValueError(f"ridge must be numbers, or 'auto' for statistics with a shared covariance, not {ridge!r}.")
+        share = min(towards_diagonal(statistics), 0.999)
+        ridge = statistics.shared().variances * (share / (1 - share))
     if isinstance(ridge, Tensor) and ridge.shape not in ((), (statistics.dim,)):
         raise ValueError(f"ridge must be one number or {statistics.dim}, one per feature, not of shape {tuple(ridge.shape)}.")
     if not bool(((amount := torch.as_tensor(ridge)) >= 0).all() and torch.isfinite(amount).all()):
@@ -95,6 +103,9 @@ def solve_head(
         raise ValueError("there are no classes to solve for; update the statistics first.")
     is_new = torch.zeros(len(statistics), dtype=torch.bool)
     is_new[[statistics.index(label) for label in new]] = True
+    if statistics.form == "shared" and alike(is_new, margin):  # without a copy of the matrix
+        covariance = statistics.shared().raised(0.0 if is_new[0] else margin, torch.as_tensor(ridge).to(statistics.mean))
+        return solve_shared(statistics.mean, covariance, is_new, balance)[0]
     return solve(
         statistics.mean,
         statistics.covariances,
@@ -125,30 +136,24 @@ def solve(
     if count * dim**2 <= SMALL:
         covariances = covariances.double()
     device, dtype = covariances.parts()[0].device, covariances.parts()[0].dtype
-    class_weight = balanced(is_new, balance).to(device)
-    enlarging = margin * (~is_new).to(device, dtype)
     shared = covariances.full is None and covariances.factor is None and covariances.diagonal is None
-    if shared and bool((enlarging == enlarging[0]).all()):
-        # Still one covariance for all classes: keep it one matrix.
-        common = covariances.common.clone()  # type: ignore[union-attr]
-        common.diagonal().mul_(1 + enlarging[0])
-        covariances = Covariances(common=common)
-    else:
-        shared = False
-        if margin > 0:
-            covariances = enlarge(covariances, enlarging)  # type: ignore[assignment]
+    if shared and alike(is_new, margin) and not isinstance(covariances.common_scale, Tensor):
+        assert covariances.common is not None
+        own = SharedCovariance(covariances.common, covariances.common_scale, covariances.variances()[0].double())
+        extra = torch.as_tensor(ridge).to(own.variances)
+        return solve_shared(mean, own.raised(0.0 if is_new[0] else margin, extra), is_new, balance)[0]
+    class_weight = balanced(is_new, balance).to(device)
+    if margin > 0:
+        covariances = enlarge(covariances, margin * (~is_new).to(device, dtype))  # type: ignore[assignment]
     if isinstance(ridge, Tensor) or ridge > 0:
         extra = torch.as_tensor(ridge, dtype=dtype, device=device).expand(dim)
-        if shared:
-            covariances.common.diagonal().add_(extra)  # type: ignore[union-attr]
-        else:
-            covariances = covariances.plus_diagonal(extra.unsqueeze(0))
+        covariances = covariances.plus_diagonal(extra.unsqueeze(0))
 
     # Distances between means, not the means themselves, matter: without their average float32 loses least.
     centre = mean.mean(0)
     problem = _Problem((mean - centre).to(device), covariances, class_weight, dtype)
     weight, bias = problem.half_lda()
-    if count == 1 or shared:
+    if count == 1:
         outcome = problem.measured(weight, bias)
     else:
         if start is None:
@@ -159,6 +164,22 @@ def solve(
     weight = outcome.weight - outcome.weight.mean(0)
     bias = outcome.bias - weight @ centre.to(weight)
     return replace(outcome, weight=weight, bias=bias - bias.mean())
+
+
+def solve_shared(mean: Tensor, covariance: SharedCovariance, is_new: Tensor, balance: Balance) -> tuple[Head, ClosedForm]:
+    """The head in closed form when all classes, mean (K, d), have this covariance; and the closed form with its factor."""
+    centre = mean.mean(0)
+    class_weight = balanced(is_new, balance).to(mean.device)
+    closed = closed_form(mean - centre, covariance, class_weight)
+    weight = closed.weight - closed.weight.mean(0)
+    bias = closed.bias - weight @ centre
+    head = Head(weight, bias - bias.mean(), closed.loss, closed.gradient_norm, 0.0, 0, 1, True)
+    return head, closed
+
+
+def alike(is_new: Tensor, margin: float) -> bool:
+    """Whether variance enlarging leaves one covariance for all classes one."""
+    return margin == 0 or bool((is_new == is_new[0]).all())
 
 
 def balanced(is_new: Tensor, balance: Balance) -> Tensor:
@@ -184,24 +205,9 @@ class _Problem:
         return evaluate(weight.to(self.dtype), bias.to(self.dtype), *self.single)
 
     def half_lda(self) -> tuple[Tensor, Tensor]:
-        """The exact minimiser when all classes share one covariance: half of LDA's weights.
-
-        With W = ½ Σ⁻¹ μ the exponents become z_jk = t_j - t_k - D_jk²/8, D the Mahalanobis distance between means. The
-        gradient vanishes when class_weight_k p_jk is symmetric in j and k, that is when x = exp(t) solves
-        x_j Σ_k E_jk x_k = class_weight_j with E = exp(-D²/8): the scaling of a symmetric matrix to given row sums, found
-        by Sinkhorn's iteration on K numbers.
-        """
+        """The exact minimiser when all classes share one covariance, the average: half of LDA's weights."""
         white = self.whitener.push(self.mean)
-        squares = white.square().sum(1)
-        log_e = -(squares[:, None] + squares - 2 * white @ white.T).clamp_min(0) / 8
-        log_weight = self.class_weight.log()
-        t = torch.zeros_like(squares)
-        for _ in range(1000):
-            step = 0.5 * (log_weight - t - torch.logsumexp(log_e + t, 1))
-            t = t + step
-            if float(step.max() - step.min()) < 1e-13:  # a constant does not matter
-                break
-        return self.whitener.unwhiten(white / 2), t - squares / 4
+        return self.whitener.unwhiten(white / 2), closed_bias(white @ white.T, self.class_weight)
 
     def scaled(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Halve a head while that lowers the loss: with class covariances half of LDA overshoots."""

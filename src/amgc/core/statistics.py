@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from amgc import files
+from amgc.core import symmetric
 from amgc.core.covariance import Covariances, LowRank
 from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
+from amgc.core.scatter import ROWS, Scatter
+from amgc.core.shared import SharedCovariance
 
 Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
 KIND = "class statistics"
@@ -33,7 +36,8 @@ class ClassStatistics:
     dim : the number of features d.
     covariance : what is kept of each class's spread.
         "full": the d × d matrix. "lowrank": a factor of `rank` columns and the exact variances. "diagonal": the variances.
-        "shared": one d × d matrix, the pooled within-class covariance, for all classes together.
+        "shared": one d × d matrix, the pooled within-class covariance, for all classes together; for tens of thousands of
+        features (12,800: 655 MB in float32, and as much again for a solve; a MemoryError at once where that would not fit).
     rank : columns of the factor, for "lowrank". The default keeps a class of 512 features in 64 KB.
     dtype, device : of the covariances; means are float64.
 
@@ -78,7 +82,7 @@ class ClassStatistics:
             self._used[name] = torch.zeros(0, *shape, dtype=dtype, device=self.device)
         if covariance == "shared":
             # The sum of squares about the class means, over all classes; kept as a sum so that adding is all there is to do.
-            self._scatter = torch.zeros(dim, dim, dtype=dtype, device=self.device)
+            self._scatter = Scatter(self.dim, dtype, self.device)
             self._freedom = 0  # its degrees of freedom, Σ_k (n_k - 1)
 
     def _row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -147,10 +151,22 @@ class ClassStatistics:
     def pooled(self) -> Tensor:
         """The within-class covariance over all classes, weighted by degrees of freedom: (d, d), or (d,) for "diagonal"."""
         if self.form == "shared":
-            return self._scatter / max(self._freedom, 1)
+            return symmetric.mirrored(self._scatter.upper, 1 / max(self._freedom, 1))
         freedom = (self.count - 1).to(torch.float64)
         share = freedom / freedom.sum().clamp_min(1)
         return self.covariances.average(share.to(self.device))
+
+    def shared(self) -> SharedCovariance:
+        """The covariance of a "shared" form as the closed form wants it: the kept triangle itself, not a copy."""
+        if self.form != "shared":
+            raise ValueError(f"these statistics keep {self.form!r} covariances, not a shared one.")
+        upper, share = self._scatter.upper, 1 / max(self._freedom, 1)
+        return SharedCovariance(upper, share, upper.diagonal().double() * share)
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the pooled covariance, Σ_k (n_k - 1)."""
+        return self._freedom if self.form == "shared" else int((self.count - 1).sum())
 
     @property
     def nbytes(self) -> int:
@@ -169,6 +185,8 @@ class ClassStatistics:
             return self
         order = torch.from_numpy(np.argsort(inverse, kind="stable")).to(self.device)
         sizes = np.bincount(inverse, minlength=len(names)).tolist()
+        if self.form == "shared":
+            return self._update_shared(features, names, order.split(sizes))
         count, mean = torch.tensor(sizes), torch.empty(len(names), self.dim, dtype=torch.float64, device=self.device)
         centred = torch.empty(len(features), self.dim, dtype=self.dtype, device=self.device)
         start = 0
@@ -187,12 +205,25 @@ class ClassStatistics:
                 spread["diagonal"].append(group.square().sum(0) / freedom)
             if self.form == "lowrank":
                 spread["factor"].append(self._leading(group.T / math.sqrt(freedom), spread["diagonal"][-1]))
-        if self.form == "shared":
-            self._check_size([centred.square().sum(0)])
         self._absorb(names, count, mean, spread)
-        if self.form == "shared":
-            self._scatter.addmm_(centred.T, centred)
-            self._freedom += len(features) - len(names)
+        return self
+
+    def _update_shared(self, features: Tensor, names: list[Label], groups: Sequence[Tensor]) -> ClassStatistics:
+        """Add samples to the shared covariance, a few thousand rows at a time: there may be gigabytes of them."""
+        mean = torch.zeros(len(names), self.dim, dtype=torch.float64, device=self.device)
+        for centre, group in zip(mean, groups, strict=True):
+            for rows in group.split(ROWS):
+                centre += features[rows].sum(0, dtype=torch.float64)
+            centre /= len(group)
+        largest = max(abs(float(end)) for end in features.aminmax())
+        if 4 * len(features) * largest**2 > torch.finfo(self.dtype).max:  # perhaps: look at each
+            for centre, group in zip(mean, groups, strict=True):
+                self._check_size([(features[group] - centre).to(self.dtype).square().sum(0)])
+        self._absorb(names, torch.tensor([len(group) for group in groups]), mean, {})
+        for centre, group in zip(mean, groups, strict=True):
+            for rows in group.split(ROWS):
+                self._scatter.add(features[rows], centre)
+        self._freedom += len(features) - len(names)
         return self
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -211,7 +242,7 @@ class ClassStatistics:
             spread["factor"] = [self._leading(f, v) for f, v in zip(spread["factor"], spread["diagonal"], strict=True)]
         self._absorb(other.classes, other.count, other.mean.to(self.device), spread)
         if self.form == "shared":
-            self._scatter += other._scatter.to(**where)  # type: ignore[call-overload]
+            self._scatter.upper.add_(other._scatter.upper.to(**where))  # type: ignore[call-overload]
             self._freedom += other._freedom
         return self
 
@@ -232,7 +263,7 @@ class ClassStatistics:
             reach = (olds * fresh / (olds + fresh)).sqrt()
             steps = (torch.stack(shifts) * reach[:, None].to(self.device)).to(self.dtype)
             self._check_size([steps.square().sum(0)])
-            self._scatter.addmm_(steps.T, steps)
+            self._scatter.add(steps)
             self._freedom += len(known)
         targets = [self._index[names[k]] for k in known] + list(range(len(self), len(self) + len(added)))
         for target, rows in zip(targets, changes, strict=True):
@@ -320,7 +351,7 @@ class ClassStatistics:
         if self.form == "full":
             result._used["full"].diagonal(dim1=-2, dim2=-1).mul_(1 + margin)
         elif self.form == "shared":
-            result._scatter.diagonal().mul_(1 + margin)
+            result._scatter.upper.diagonal().mul_(1 + margin)
         else:
             result._used["diagonal"].mul_(1 + margin)
         return result
@@ -354,13 +385,13 @@ class ClassStatistics:
         (with `exact` the factor as it is, for a run that is to go on bit for bit).
         """
         tensors = {name: self._rows(name) for name in self._used}
-        upper = torch.triu_indices(self.dim, self.dim)
         if self.form == "lowrank" and not exact:
             tensors["factor"] = (tensors["factor"] / _deviation(tensors["diagonal"])).half()
         if self.form == "full":
+            upper = torch.triu_indices(self.dim, self.dim)
             tensors["full"] = tensors["full"][:, upper[0], upper[1]]
         if self.form == "shared":
-            tensors["scatter"] = self._scatter[upper[0], upper[1]]
+            tensors["scatter"] = symmetric.packed(self._scatter.upper)
         return tensors
 
     @classmethod
@@ -374,12 +405,12 @@ class ClassStatistics:
         result._index = {name: i for i, name in enumerate(result.classes)}
         if len(result._index) != len(result.classes):
             raise ValueError("a class is listed twice")
-        upper = torch.triu_indices(result.dim, result.dim)
         for name, empty in result._used.items():
             rows = tensors[name].to(empty.device)
             if name == "factor" and rows.dtype == torch.float16:
                 rows = rows.to(dtype) * _deviation(tensors["diagonal"].to(rows.device))
             if name == "full":
+                upper = torch.triu_indices(result.dim, result.dim)
                 packed, rows = rows, empty.new_empty(len(rows), result.dim, result.dim)
                 rows[:, upper[0], upper[1]] = packed
                 rows[:, upper[1], upper[0]] = packed
@@ -392,8 +423,7 @@ class ClassStatistics:
             raise ValueError("a class has no samples")
         if result.form == "shared":
             result._freedom = int(header["freedom"])
-            result._scatter[upper[0], upper[1]] = tensors["scatter"].to(result.device)
-            result._scatter[upper[1], upper[0]] = tensors["scatter"].to(result.device)
+            symmetric.unpack_into(result._scatter.upper, tensors["scatter"].to(result.device))
         return result
 
 

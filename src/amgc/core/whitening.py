@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from amgc.core import memory
+
 
 class Whitener:
     """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each."""
@@ -18,6 +20,15 @@ class Whitener:
             self.root = variances.sqrt()
             self.inverse = 1 / self.root
             return
+        memory.check(
+            spread.shape[-1],
+            spread.dtype,
+            4 * spread[..., 0, 0].numel(),
+            0,
+            spread.device,
+            "solving by iteration",
+            "Use fewer features; or covariance='shared' with a margin of 0, whose closed form needs one matrix.",
+        )
         unit = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
         floor = torch.finfo(spread.dtype).eps  # a share of each variance, so that the features' units do not matter
         raised = spread.clone()

@@ -1,0 +1,61 @@
+"""The sum of squares Σ x xᵀ of many rows in many dimensions: one triangle of a d × d matrix, nothing of its size beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from amgc.core import memory, symmetric
+
+ROWS = 2048  # of a matrix product: reading and writing the matrix then costs little beside the arithmetic
+
+
+class Scatter:
+    """Σ x xᵀ (d, d) of rows that may come in any number at a time.
+
+    Rows wait in a buffer until there are `ROWS` of them. They are never kept: whoever looks at the sum, copies or pickles it
+    finds them added and the buffer gone. A solve will need a second matrix: a size at which that would not fit is refused at
+    once, not after all data have been seen.
+    """
+
+    def __init__(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        memory.check(
+            dim,
+            dtype,
+            2,
+            2 * ROWS,
+            device,
+            "a shared covariance and its factor",
+            "Use fewer features (of patches: fewer filters), or covariance='diagonal'.",
+        )
+        self._upper = torch.zeros(dim, dim, dtype=dtype, device=device)
+        self._rows: Tensor | None = None
+        self._waiting = 0
+
+    @property
+    def upper(self) -> Tensor:
+        """The sum so far: its upper triangle, and zeros below."""
+        self._flush()
+        self._rows = None
+        return self._upper
+
+    def add(self, rows: Tensor, centre: Tensor | None = None) -> None:
+        """Add x xᵀ of rows (n, d), less `centre` (d,) in float64 if there is one."""
+        for piece in rows.split(ROWS):
+            if self._rows is None:
+                self._rows = self._upper.new_empty(ROWS, len(self._upper))
+            if self._waiting + len(piece) > len(self._rows):
+                self._flush()
+            room = self._rows[self._waiting : self._waiting + len(piece)]
+            room.copy_(piece if centre is None else piece - centre)
+            self._waiting += len(piece)
+
+    def _flush(self) -> None:
+        if self._rows is not None and self._waiting:
+            symmetric.add_gram(self._upper, self._rows[: self._waiting])
+        self._waiting = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_upper": self.upper, "_rows": None, "_waiting": 0}

@@ -1,0 +1,107 @@
+"""Large symmetric matrices of which only the upper triangle is computed, kept and factorised, block by block.
+
+Below the diagonal there are zeros. Half of the arithmetic of a full product, and nothing of the matrix's size beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+BLOCK = 512  # rows of the triangle at a time: enough for the matrix product to run at full speed, little wasted at the diagonal
+
+
+def add_gram(upper: Tensor, rows: Tensor) -> None:
+    """upper += rowsᵀ rows, for rows (n, d)."""
+    for block in _blocks(len(upper)):
+        upper[block, block.start :].addmm_(rows[:, block].T, rows[:, block.start :])
+        upper[block, block].triu_()
+
+
+def mirrored(upper: Tensor, scale: float = 1.0) -> Tensor:
+    """The whole matrix times `scale`, as a new tensor (d, d), symmetric to the bit."""
+    whole = upper * scale
+    for block in _blocks(len(whole)):
+        whole[block.stop :, block] = whole[block, block.stop :].T
+        corner = whole[block, block]
+        corner += corner.triu(1).T
+    return whole
+
+
+def product(upper: Tensor, columns: Tensor) -> Tensor:
+    """The whole matrix times columns (d, m), in the columns' precision. What stands below the diagonal is not read."""
+    result = torch.zeros_like(columns)
+    for block in _blocks(len(upper)):
+        corner, strip = upper[block, block].to(columns.dtype), upper[block, block.stop :].to(columns.dtype)
+        result[block] += (corner.triu() + corner.triu(1).T) @ columns[block] + strip @ columns[block.stop :]
+        result[block.stop :].addmm_(strip.T, columns[block])
+    return result
+
+
+def scaled_into(out: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
+    """out = diag(scale) · upper · diag(scale), in the precision of `out`, which may hold anything before."""
+    scale = scale.to(out.dtype)
+    for block in _blocks(len(upper)):
+        strip = out[block, block.start :]
+        strip.copy_(upper[block, block.start :]).mul_(scale[block.start :]).mul_(scale[block, None])
+        out[block, : block.start] = 0
+    return out
+
+
+def square_sum(upper: Tensor, scale: Tensor) -> float:
+    """The sum of the squared entries of diag(scale) · the whole matrix · diag(scale)."""
+    squared = scale.double().square()
+    total = 0.0
+    for block in _blocks(len(upper)):
+        strip = upper[block, block.start :].triu().double().square_()
+        twice = 2 * strip @ squared[block.start :] - strip.diagonal() * squared[block]
+        total += float(squared[block] @ twice)
+    return total
+
+
+def factorise(upper: Tensor) -> bool:
+    """Replace the matrix by its Cholesky factor U, UᵀU, in place; False, and rubbish, if it is not positive definite."""
+    lower = upper.mT  # LAPACK counts columns first: for it this is the matrix itself, and nothing is copied
+    failed = torch.zeros((), dtype=torch.int32, device=upper.device)
+    torch.linalg.cholesky_ex(lower, out=(lower, failed))
+    return not bool(failed) and bool(torch.isfinite(upper.diagonal()).all())
+
+
+def forward(factor: Tensor, columns: Tensor) -> Tensor:
+    """U⁻ᵀ x for each of columns (d, m): white ones."""
+    return torch.linalg.solve_triangular(factor.mT, columns.to(factor.dtype), upper=False)
+
+
+def backward(factor: Tensor, columns: Tensor) -> Tensor:
+    """U⁻¹ x for each of columns (d, m)."""
+    return torch.linalg.solve_triangular(factor, columns.to(factor.dtype), upper=True)
+
+
+def packed(upper: Tensor) -> Tensor:
+    """The triangle row after row, d (d + 1) / 2 numbers."""
+    result = upper.new_empty(len(upper) * (len(upper) + 1) // 2)
+    for row, place in zip(upper, _places(len(upper)), strict=True):
+        result[place] = row[-(place.stop - place.start) :]
+    return result
+
+
+def unpack_into(upper: Tensor, numbers: Tensor) -> None:
+    """What `packed` made, back in its place."""
+    if numbers.shape != (len(upper) * (len(upper) + 1) // 2,):
+        raise ValueError(f"a triangle of {len(upper)} rows does not have {tuple(numbers.shape)} numbers")
+    for row, place in zip(upper, _places(len(upper)), strict=True):
+        row[-(place.stop - place.start) :] = numbers[place]
+
+
+def _blocks(dim: int) -> Iterator[slice]:
+    return (slice(start, min(start + BLOCK, dim)) for start in range(0, dim, BLOCK))
+
+
+def _places(dim: int) -> Iterator[slice]:
+    """Where each row of the triangle lies among the packed numbers."""
+    start = 0
+    for length in range(dim, 0, -1):
+        yield slice(start, start + length)
+        start += length
