@@ -15,6 +15,7 @@ from tyro.conf import arg
 
 from amgc.cli.choice import Choice, look
 from amgc.cli.errors import UsageError
+from amgc.cli.presets import UNTRAINED, untrained
 from amgc.data import registry
 from amgc.engine.config import Config, Machine, merged
 from amgc.features.options import OPTIONS, make_options
@@ -53,7 +54,7 @@ class Parsed:
 def parse(arguments: Sequence[str]) -> Parsed:
     """The arguments of `amgc run` as configs. Leaves with SystemExit after a help text or an error in a flag."""
     choice = look(arguments)
-    hypers = {name: choice.preset.hyper_of(entry) for name, entry in choice.methods.items()}
+    hypers = {name: choice.preset.hyper_of(entry, choice.features_kind) for name, entry in choice.methods.items()}
     machine = choice.preset.chosen_machine()
     sources, extractor = data_flags(choice), features_flags(choice)
     rows = top_flags(choice)
@@ -82,9 +83,9 @@ def parse(arguments: Sequence[str]) -> Parsed:
             method=name,
             hyper=merged(hypers[name], changed),
             data=choice.data,
-            data_options=_apart_from(_plain(given, "data_options"), _usual_data(choice)),
+            data_options=_apart_from(_plain(given, "data_options", sources), _usual_data(choice)),
             features=choice.features,
-            features_options=_apart_from(_plain(given, "features_options"), _usual_options(choice)),
+            features_options=_apart_from(_plain(given, "features_options", extractor), _usual_options(choice)),
             classes=given.classes or None,
             natural_order=given.natural_order,
             seed=given.seed,
@@ -165,7 +166,8 @@ def features_flags(choice: Choice) -> list[Flag]:
 def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = "") -> list[Flag]:
     """A dataclass's fields with where each value comes from: its field's source, its method, or the preset."""
     entry = choice.methods[name]
-    own = getattr(entry.hyper, phase) if phase else entry.hyper
+    usual = untrained(entry) if choice.features_kind in UNTRAINED else entry.hyper
+    own, usual = (getattr(one, phase) if phase else one for one in (entry.hyper, usual))
     hints = get_type_hints(type(hyper))
     rows = []
     for f in fields(hyper):
@@ -173,8 +175,10 @@ def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = ""
         if is_dataclass(value) and f.name in PHASES:
             continue
         source = f.metadata.get("source", "")
-        if value != getattr(own, f.name):
+        if value != getattr(usual, f.name):
             source = f"preset {choice.preset.name}"
+        elif value != getattr(own, f.name):
+            source = f"{choice.features_kind} do not train"
         elif value != f.default:
             source = entry.source(phase, f.name)
         rows.append(Flag(f.name, hints[f.name], value, f.metadata.get("help", ""), hint=_sourced(source)))
@@ -238,8 +242,9 @@ def _changed(given: Any, rows: list[Flag]) -> dict[str, Any]:
     return {row.name: getattr(given, row.name) for row in rows if getattr(given, row.name) not in (row.default, None)}
 
 
-def _plain(given: Any, part: str) -> dict[str, Any]:
-    return dict(vars(getattr(given, part))) if hasattr(given, part) else {}
+def _plain(given: Any, part: str, rows: list[Flag]) -> dict[str, Any]:
+    """The values of all flags of a part."""
+    return {row.name: row.default for row in rows} | _changed(getattr(given, part, None), rows)
 
 
 def _apart_from(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from amgc.methods.registry import Entry, find
 FOLDER = Path(amgc.__file__).parent / "presets"
 TABLES = ("data_options", "features_options", "hyper", "only", "machine", "paper")
 DEFAULT = "digits"
+UNTRAINED = ("patches",)  # extractors that nothing trains
+SOLVED: dict[str, Any] = {"first": {"epochs": 0}, "later": {"epochs": 0}}
+CLOSED_FORM = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": 0.01}
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,16 @@ class Preset:
     name: str = ""
     path: str = ""
 
-    def hyper_of(self, entry: Entry) -> Hyper:
-        """A method's hyper-parameters: its own defaults, then `[hyper]`, then `[only.NAME]`."""
+    def hyper_of(self, entry: Entry, features: str | None = None) -> Hyper:
+        """A method's hyper-parameters: its own defaults, then `[hyper]`, then `[only.NAME]`.
+
+        On features that nothing trains its defaults are `untrained`; what a preset for a network says gives way to them.
+        """
+        features = features or self.features
         with self.blamed():
-            return merged(merged(entry.hyper, self.hyper), self.only.get(entry.name, {}))
+            start = untrained(entry) if self.features in UNTRAINED and features in UNTRAINED else entry.hyper
+            told = merged(merged(start, self.hyper), self.only.get(entry.name, {}))
+            return told if self.features in UNTRAINED or features not in UNTRAINED else untrained(entry, told)
 
     def chosen_machine(self) -> Machine:
         with self.blamed():
@@ -62,6 +71,17 @@ class Preset:
             yield
         except (ValueError, TypeError) as error:
             raise UsageError(f"{self.path}: {error}" if self.path else str(error)) from error
+
+
+def untrained(entry: Entry, hyper: Hyper | None = None) -> Hyper:
+    """A method's hyper-parameters on features that nothing trains: solved, task 1 included, where it can be.
+
+    AMGC is then the shared covariance's closed form. Methods that train a head, step by step, do so as ever.
+    """
+    hyper = hyper or entry.hyper
+    if entry.name in ("amgc", "dbgc"):
+        return merged(hyper, CLOSED_FORM | SOLVED)
+    return hyper if entry.hyper.later.epochs else merged(hyper, SOLVED)
 
 
 def names() -> list[str]:

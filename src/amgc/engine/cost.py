@@ -7,6 +7,7 @@ classes weighs in as it will.
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,13 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from amgc.data import Images
 from amgc.engine.checkpoint import pack
-from amgc.engine.session import Session
+from amgc.engine.session import Session, Vectors
 from amgc.engine.training import Learner, make_optimizer, prepare, total
+from amgc.features.extractor import Extractor
 from amgc.methods.contract import Batch, Method, Phase, Plain, Task
 
 PATIENCE = 1.0  # seconds of measuring per phase, after a first step that warms up
 STUDIED = 8  # images on which `Method.study` is measured
+WIDE = 2039  # features with which the end of a task is measured where there are more; a prime, so that no other size equals it
 
 
 @dataclass(frozen=True)
@@ -58,19 +62,33 @@ class Rehearsal:
 
 def estimate(session: Session) -> Cost:
     """Measure a few steps and add up. Neither the session's network nor any real image is touched."""
-    per_image = _inference_seconds(session)
+    network = _ready(session)
+    per_image = _inference_seconds(session, network)
     trained, passed, checkpoint = 0, 0, 0
     rehearsals: dict[int, Rehearsal] = {}
     tasks: list[float] = []
     for index in range(session.position.task, len(session.stream)):
         kind = min(index, 1)  # the first task, or a later one
-        rehearsal = rehearsals[kind] = rehearsals.get(kind) or _rehearse(session, kind)
+        rehearsal = rehearsals[kind] = rehearsals.get(kind) or _rehearse(session, kind, network)
         steps, backwards, forwards = passes(session, index, rehearsal)
         trained, passed, checkpoint = trained + backwards, passed + forwards, rehearsal.checkpoint
-        studying = images_of(session, index) * rehearsal.study
+        studying = session.image_count(index) * rehearsal.study
         tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)
-    network = sum(tensor.nbytes for tensor in session.network.state_dict().values())
-    return Cost(trained, passed, sum(tasks), 2 * checkpoint + network, _peak_memory() + checkpoint, tuple(tasks))
+    weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
+    memory = _peak_memory() + checkpoint + _kept_features(session, rehearsals)
+    return Cost(trained, passed, sum(tasks), 2 * checkpoint + weights, memory, tuple(tasks))
+
+
+def _kept_features(session: Session, rehearsals: dict[int, Rehearsal]) -> int:
+    """Bytes of all test images' features, and of the largest task's where they are kept."""
+    left = range(session.position.task, len(session.stream))
+    tests = sum(session.stream.counts(index)[1] for index in range(len(session.stream))) * session.keeps_tests
+    kept = [
+        session.image_count(index)
+        for index in left
+        if not rehearsals[min(index, 1)].trains and not session.streams(session.task(index))
+    ]
+    return 4 * session.network.dim * (tests + max(kept, default=0))
 
 
 def _peak_memory() -> int:
@@ -82,15 +100,9 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def images_of(session: Session, index: int) -> int:
-    """How many images a task trains on; none is touched."""
-    counts = [session.stream.counts(earlier)[0] for earlier in range(index + 1)]
-    return sum(counts) if session.method.sees_old_data else counts[-1]
-
-
 def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int, int]:
     """What is left of a task: steps, images that they train the network on, and images that go forwards only."""
-    position, reads, images = session.position, rehearsal.reads, images_of(session, index)
+    position, reads, images = session.position, rehearsal.reads, session.image_count(index)
     phase, is_next = session.method.phase(session.task(index)), index == position.task
     tests = [session.stream.counts(earlier)[1] for earlier in range(index + 1)]
     batches = -(-round(images * rehearsal.repeats) // phase.batch_size)
@@ -99,39 +111,69 @@ def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int
     if index == 0 and not done and session.starts_elsewhere:
         return 0, 0, images * reads + sum(tests)
     if not rehearsal.trains:
-        new_tests = sum(tests) if is_next else tests[-1]  # the others' features are known
-        return steps, 0, images * (reads or phase.epochs > 0) + new_tests  # computed once, for training and memory
+        new_tests = sum(tests) if is_next or not session.keeps_tests else tests[-1]  # the others' features are known
+        fitted = min(images, session.network.fit_images) * (index == 0 and session.network.needs_fit)
+        return steps, 0, images * (reads or phase.epochs > 0) + fitted + new_tests  # once, for training and memory
     epochs, rest = divmod(done, batches)
     shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
     return steps, images * phase.epochs - shown, images * reads + sum(tests)
 
 
-def _rehearse(session: Session, index: int) -> Rehearsal:
-    """The first task (0) or a later one (1), with a network and a method of its own."""
-    everything = len(session.stream.class_names)
+def _ready(session: Session) -> Extractor:
+    """A copy of the network that can pass images; one that is still to be fitted is, on noise."""
     network = copy.deepcopy(session.network)
+    if network.needs_fit:
+        noise = Images.of(_noise(session, STUDIED).cpu(), torch.zeros(STUDIED))
+        network.fit(noise, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
+    return network
+
+
+def _rehearse(session: Session, index: int, ready: Extractor) -> Rehearsal:
+    """The first task (0) or a later one (1), with a network and a method of its own."""
+    network = copy.deepcopy(ready)
+    kind, solved = type(session.method), not session.method.phase(session.task(index)).epochs
+    wide = network.dim > WIDE and solved and not kind.rehearsal_rows and kind.study is Method.study
+    method, task, drawing = _begun(session, index, network, remembering=not wide)
+    phase = method.phase(task)
+    trains = any(parameter.requires_grad for parameter in prepare(method, phase).parameters())
+    step = _step_seconds(session, method, phase, task, drawing, trains) if phase.epochs else 0.0
+    repeats = _repeats(method, task) if phase.epochs and not trains else 1.0
+    study = _seconds(lambda: method.study(task, _noise_images(session, method, task)), repeat=False)
+    if wide:
+        method, task, drawing = _begun(session, index, Vectors(WIDE), remembering=True)
+    ending, reads = _end_seconds(session, method, task, network.dim)
+    kept = _kept_bytes(session, method, task, network.dim)
+    trained = sum(parameter.nbytes for parameter in network.parameters())
+    study /= STUDIED * session.processes.count
+    return Rehearsal(trains, step, repeats, study, ending, reads, kept + 2 * trained)
+
+
+def _begun(
+    session: Session, index: int, network: Extractor, *, remembering: bool
+) -> tuple[Method[Any], Task, torch.Generator]:
+    """A method that has begun the first task or a later one, with what it remembers of half of all classes."""
     method: Method[Any] = type(session.method)(session.config.hyper, network, session.processes.device)
-    drawing = torch.Generator().manual_seed(0)
+    drawing, everything = torch.Generator().manual_seed(0), len(session.stream.class_names)
     task = Task(0, session.stream.classes(0))
     if index:
         half = max(1, everything // 2)
         before, task = Task(0, range(half)), Task(1, range(half, min(half + session.stream.sizes[1], everything)))
         method.task = before
         method.begin(before, drawing)
-        method.study(before, _noise_images(session, method, before))
-        method.end(before, _noise_features(method, before))
+        if remembering:
+            method.study(before, _noise_images(session, method, before))
+            method.end(before, _noise_features(method, before))
     method.task = task
     method.begin(task, drawing)
-    phase = method.phase(task)
-    trains = any(parameter.requires_grad for parameter in prepare(method, phase).parameters())
-    step = _step_seconds(session, method, phase, task, drawing, trains) if phase.epochs else 0.0
-    repeats = _repeats(method, task) if phase.epochs and not trains else 1.0
-    study = _seconds(lambda: method.study(task, _noise_images(session, method, task)), repeat=False)
-    ending, reads = _end_seconds(session, method, task)
-    kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * everything / max(1, len(task.seen))
-    trained = sum(parameter.nbytes for parameter in network.parameters())
-    study /= STUDIED * session.processes.count
-    return Rehearsal(trains, step, repeats, study, ending, reads, int(kept) + 2 * trained)
+    return method, task, drawing
+
+
+def _kept_bytes(session: Session, method: Method[Any], task: Task, dim: int) -> int:
+    """What a checkpoint holds of the method at the end; of a method with fewer features, as much more as there are more."""
+    narrow, classes = method.network.dim, len(session.stream.class_names) / max(1, len(task.seen))
+    larger = {narrow: dim / narrow, narrow * (narrow + 1) // 2: dim * (dim + 1) / (narrow * (narrow + 1))}  # rows, triangles
+    tensors = pack(method.state())[1].values()
+    return int(classes * sum(t.nbytes * math.prod(larger.get(size, 1.0) for size in t.shape) for t in tensors))
 
 
 def _repeats(method: Method[Any], task: Task) -> float:
@@ -141,19 +183,26 @@ def _repeats(method: Method[Any], task: Task) -> float:
     return 1.0 if repeats is None else float(repeats.double().mean())
 
 
-def _end_seconds(session: Session, method: Method[Any], task: Task) -> tuple[float, bool]:
+def _end_seconds(session: Session, method: Method[Any], task: Task, dim: int) -> tuple[float, bool]:
     """The end of a task, and whether it reads features.
 
-    Where it costs much per row: of few rows and of three times as many, as if it grew in a line.
+    Where it costs much per row, or `dim` features are more than the method was made for: of few rows and of three times as
+    many, as if it grew in a line; each row as if it cost the square of the features, the rest, a solve, as if the cube.
     """
-    few = copy.deepcopy(method) if method.rehearsal_rows else method
+    wider = dim / method.network.dim
+    if not method.rehearsal_rows and wider == 1:
+        features = _noise_features(method, task)
+        return _seconds(lambda: method.end(task, features), repeat=False), next(features, None) is None
+    few, warm = copy.deepcopy(method), copy.deepcopy(method)
     features = _noise_features(few, task)
     seconds = _seconds(lambda: few.end(task, features), repeat=False)
-    if method.rehearsal_rows:
-        more = _seconds(lambda: method.end(task, _noise_features(method, task, 3)), repeat=False)
-        rows = method.rehearsal_rows * len(task.new)
-        seconds += max(0.0, more - seconds) / (2 * rows) * max(0, images_of(session, task.index) - rows)
-    return seconds, next(features, None) is None
+    if wider > 1:  # what the first time costs more would be made much of
+        seconds = min(seconds, _seconds(lambda: warm.end(task, _noise_features(warm, task)), repeat=False))
+    more = _seconds(lambda: method.end(task, _noise_features(method, task, 3)), repeat=False)
+    rows = _rows(method) * len(task.new)
+    per_row = max(0.0, more - seconds) / (2 * rows)
+    solving = max(0.0, seconds - per_row * rows)
+    return solving * wider**3 + per_row * wider**2 * session.image_count(task.index), next(features, None) is None
 
 
 def _step_seconds(
@@ -193,10 +242,10 @@ def _step_seconds(
     return _seconds(step)
 
 
-def _inference_seconds(session: Session) -> float:
+def _inference_seconds(session: Session, network: Extractor) -> float:
     """A forward pass, per image."""
     images = _plain_noise(session, 64)
-    network = copy.deepcopy(session.network).eval()
+    network.eval()
 
     def forward() -> None:
         with torch.no_grad(), session.processes.fabric.autocast():
@@ -226,10 +275,15 @@ def _noise_images(session: Session, method: Method[Any], task: Task) -> Plain:
 
 def _noise_features(method: Method[Any], task: Task, times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows for statistics that are as large and as regular as real ones, unless the method can do with fewer."""
-    drawing, rows = torch.Generator().manual_seed(2), times * method.rehearsal_rows or min(2 * method.network.dim, 1024)
+    drawing, rows = torch.Generator().manual_seed(2), times * _rows(method)
     for label in task.new:
         features = torch.rand(rows, method.network.dim, generator=drawing)
         yield features.to(method.device), torch.full((rows,), label, device=method.device)
+
+
+def _rows(method: Method[Any]) -> int:
+    """How many of a class; of many features few, which all share a covariance or are trained on."""
+    return method.rehearsal_rows or (min(2 * method.network.dim, 1024) if method.network.dim < WIDE else 32)
 
 
 def _seconds(action: Callable[[], Any], repeat: bool = True) -> float:

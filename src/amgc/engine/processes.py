@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterable
 
 import torch
 from lightning_fabric import Fabric
@@ -75,6 +76,12 @@ class Processes:
         total = self.fabric.all_reduce(tensor, reduce_op="sum")
         assert isinstance(total, Tensor)
         return total
+
+    def take_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Tensors become, in place, what they are on the first process."""
+        if self.count > 1:
+            for tensor in tensors:
+                torch.distributed.broadcast(tensor, 0)
 
 
 def _leave() -> None:

@@ -104,10 +104,12 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def learn(session: Session, index: int) -> None:
-    """One task: begin, train, study, remember, evaluate."""
+    """One task: begin (fit the network before the first), train, study, remember, evaluate."""
     method, task = session.method, session.task(index)
     method.task = task
     if not session.position.begun:
+        if task.is_first:
+            session.fit_network()
         method.begin(task, generator(session.config.seed, "begin", index))
         session.position.begun = True
     taken = task.is_first and session.position.step == 0 and session.take_first_task()

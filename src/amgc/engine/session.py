@@ -15,7 +15,7 @@ from amgc import files
 from amgc.core.inputs import listing
 from amgc.data import Augment, Dataset, Images, TaskStream, class_order, load, order_of, split_tasks
 from amgc.engine import checkpoint
-from amgc.engine.chance import seed_of
+from amgc.engine.chance import generator, seed_of
 from amgc.engine.config import Config
 from amgc.engine.processes import Processes
 from amgc.engine.training import Meter
@@ -29,6 +29,9 @@ from amgc.methods.registry import find
 CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"
 FIRST_KIND = "first task"
 INFERENCE_BATCH = 256
+# Bytes of features that are kept: beyond, those of a task are computed anew in each pass over them, and those of the test
+# images after every task. A solved head needs one pass.
+TRAINING_ROOM, TEST_ROOM = 1_000_000_000, 4_000_000_000
 
 
 @dataclass
@@ -91,6 +94,14 @@ class Session:
 
     # ---- images and features -----------------------------------------------------------------------------------------
 
+    def fit_network(self) -> None:
+        """Before task 1, for a network that learns from its images without training; unless its weights are there already."""
+        if not self.network.needs_fit or self.starts_elsewhere:
+            return
+        drawing, images = generator(self.config.seed, "fit"), self.training_images(self.task(0))
+        self.network.fit(images, preprocess=self.augment.plain, generator=drawing)
+        self.processes.take_from_first(self.network.buffers())  # cores that differ round differently
+
     def training_images(self, task: Task) -> Images:
         """The new classes' images; for the upper bound those of all seen classes."""
         if self._images is None or self._images[0] != task.index:  # a copy of the task's images: made once, gone after it
@@ -102,14 +113,31 @@ class Session:
         """All features (n, d) of the task's training images by a network that does not train: computed once."""
         version = self.version()
         if self._features is None or self._features[0] != (task.index, version):
+            self._features = None  # the last task's go first
             self._features = (task.index, version), self.frozen_features(self.training_images(task))
         return self._features[1]
 
     def final_features(self, task: Task) -> Features:
         """What `Method.end` is given; it may go through them more than once."""
-        if self.method.trains_network():
+        if self.method.trains_network() or self.streams(task):
             return Again(lambda: self.plain_features(self.training_images(task)))
         return Again(lambda: self.stored_features(task))
+
+    def streams(self, task: Task) -> bool:
+        """Whether the training features of a network that does not train are too large to be kept, and need not be."""
+        needed = self.method.phase(task).epochs > 0 or self.config.machine.feature_cache is not None
+        return not needed and 4 * self.network.dim * self.image_count(task.index) > TRAINING_ROOM
+
+    @property
+    def keeps_tests(self) -> bool:
+        """Whether all test images' features are kept, for as long as the network stays the same."""
+        count = sum(self.stream.counts(index)[1] for index in range(len(self.stream)))
+        return self.config.machine.feature_cache is not None or 4 * self.network.dim * count <= TEST_ROOM
+
+    def image_count(self, index: int) -> int:
+        """How many images a task trains on; none is touched."""
+        counts = [self.stream.counts(earlier)[0] for earlier in range(index + 1)]
+        return sum(counts) if self.method.sees_old_data else counts[-1]
 
     def stored_features(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
         """`training_features` and their labels, batch after batch."""
@@ -150,34 +178,48 @@ class Session:
         if self.config.machine.feature_cache and self.processes.count == 1 and not self.method.trains_network():
             folder = self.config.machine.feature_cache
             return cached_features(self.network, images, preprocess=self.augment.plain, directory=folder)
-        return torch.cat([features.cpu() for features, _ in self.plain_features(images)])
+        kept, start = torch.empty(len(images), self.network.dim), 0
+        for features, _ in self.plain_features(images):
+            kept[start : start + len(features)] = features
+            start += len(features)
+        return kept
 
     def evaluate(self, task: Task) -> tuple[list[int], list[int]]:
         """Per seen class: test images classified rightly among all seen classes, and test images."""
         correct = torch.zeros(len(task.seen), dtype=torch.int64)
         counted = torch.zeros_like(correct)
         for index in range(task.index + 1):
-            features, labels = self.test_features(index)
-            for rows in torch.split(torch.arange(len(labels)), 4096):
+            for features, labels in self.test_batches(index):
                 with torch.no_grad():
-                    scores = self.method.scores(features[rows].to(self.processes.device)).cpu()
+                    scores = self.method.scores(features.to(self.processes.device)).cpu()
                 if scores.shape[1] != len(task.seen) or not bool(torch.isfinite(scores).all()):
                     raise TrainingError(
                         f"after task {task.index + 1} {self.config.method} gives scores of shape {tuple(scores.shape)}, some "
                         f"perhaps not finite; there must be a finite one for each of {len(task.seen)} classes."
                     )
-                right = scores.argmax(1) == labels[rows]
-                correct += torch.bincount(labels[rows][right], minlength=len(correct))
-                counted += torch.bincount(labels[rows], minlength=len(correct))
+                right = scores.argmax(1) == labels
+                correct += torch.bincount(labels[right], minlength=len(correct))
+                counted += torch.bincount(labels, minlength=len(correct))
         return correct.tolist(), counted.tolist()
 
+    def test_batches(self, index: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and labels of the test images of one task's classes, on the CPU."""
+        if self.keeps_tests:
+            features, labels = self.test_features(index)
+            yield from zip(torch.split(features, 4096), torch.split(labels, 4096), strict=True)
+            return
+        for features, labels in self.plain_features(self.test_images(index)):
+            yield features.cpu(), labels.cpu()
+
+    def test_images(self, index: int) -> Images:
+        images = self.stream.test(index)
+        return images.subset((images.labels >= self.stream.classes(index).start).nonzero().squeeze(1))
+
     def test_features(self, index: int) -> tuple[Tensor, Tensor]:
-        """Of the test images of one task's classes; computed anew only if the network has changed since."""
+        """All features of them; computed anew only if the network has changed since."""
         version = self.version()
         if index == len(self._test) or self._test[index][0] != version:
-            images = self.stream.test(index)
-            own = (images.labels >= self.stream.classes(index).start).nonzero().squeeze(1)
-            images = images.subset(own)
+            images = self.test_images(index)
             entry = version, self.frozen_features(images), images.labels
             self._test[index : index + 1] = [entry]
         return self._test[index][1:]
@@ -329,6 +371,8 @@ def first_task_key(config: Config) -> dict[str, Any]:
     decides = identity(config)
     key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
     first = dict(decides["hyper"]["first"])
-    if first["schedule"] != "step":
+    if not first["epochs"]:
+        first = {"epochs": 0}  # and how it would be trained does not matter
+    elif first["schedule"] != "step":
         del first["milestones"], first["gamma"]  # nobody looks at them
     return key | {"first": first, "precision": config.machine.precision}

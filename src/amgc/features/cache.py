@@ -11,29 +11,16 @@ import dataclasses
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from amgc import files
-from amgc.features.extractor import Extractor, evaluating
+from amgc.features.extractor import Extractor, ImageSource, Preprocess, evaluating
 
 KIND = "features"
-Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), without chance
-
-
-class ImageSource(Protocol):
-    """What a cache needs to know of images; `amgc.data` has them."""
-
-    @property
-    def labels(self) -> Tensor:
-        """The label of each image, (n,)."""
-
-    def take(self, indices: Tensor, /) -> Tensor:
-        """The pixels of some images, uint8 (len(indices), c, h, w)."""
 
 
 def cached_features(
@@ -75,11 +62,10 @@ def cached_features(
 
 def extract_features(extractor: Extractor, images: ImageSource, *, preprocess: Preprocess, batch_size: int = 256) -> Tensor:
     """The features (n, dim) of all images, float32 on the CPU, in evaluation mode, a batch in memory at a time."""
-    parameter = next(extractor.parameters(), torch.empty(0))
     features = torch.empty(len(images.labels), extractor.dim)  # not made in inference mode: a head may train on it
     with evaluating(extractor):
         for start, batch in _batches(images, preprocess, batch_size):
-            features[start : start + len(batch)] = extractor(batch.to(parameter.device)).float().cpu()
+            features[start : start + len(batch)] = extractor(batch.to(extractor.device)).float().cpu()
     return features
 
 
@@ -101,7 +87,7 @@ def _batches(images: ImageSource, preprocess: Preprocess, batch_size: int) -> It
 
 def _key(extractor: Extractor, images: ImageSource, preprocess: Preprocess, batch_size: int) -> str:
     """Whatever decides the features to the bit, device and torch's version included."""
-    device = next(extractor.parameters(), torch.empty(0)).device.type
+    device = extractor.device.type
     kind = f"{type(extractor).__module__}.{type(extractor).__qualname__}"
     options = dataclasses.replace(extractor.options, weights=None)  # the weights themselves count, not their file
     digest = hashlib.sha256(f"{kind} {extractor.name} {options} {device} {torch.__version__}".encode())

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, SupportsIndex
+from itertools import chain
+from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import torch
-from torch import nn
+from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from amgc.features.options import Options
 from amgc.features.registry import ImageShape
+
+
+Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), without chance
+
+
+class ImageSource(Protocol):
+    """Labelled images that are read when they are asked for; `amgc.data` has them."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The label of each image, (n,)."""
+
+    def take(self, indices: Tensor, /) -> Tensor:
+        """The pixels of some images, uint8 (len(indices), c, h, w)."""
 
 
 class Extractor(nn.Module):
@@ -27,12 +42,26 @@ class Extractor(nn.Module):
     options: Options = Options()
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    fit_images: int = 0  # how many images `fit` passes through the network, at most
     classifier: tuple[str, ...] = ("fc.", "linear.", "classifier.", "head.")  # what published weights call their head
 
     @property
     def network(self) -> nn.Module:
         """The module whose parameter names weight files use: this one, unless it wraps another's."""
         return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are; the CPU if it has none."""
+        return next(chain(self.parameters(), self.buffers()), torch.empty(0)).device
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether `fit` has to be called before the first image: not for a network that starts from random weights."""
+        return False
+
+    def fit(self, images: ImageSource, *, preprocess: Preprocess, generator: Generator) -> None:
+        """Learn without labels from the images of task 1, once, before anything else happens; all chance from `generator`."""
 
 
 def initialise(module: nn.Module) -> None:

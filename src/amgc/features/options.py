@@ -5,11 +5,13 @@ Free of torch, so that `amgc --help` and `amgc list features` can read it withou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import math
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 Stem: TypeAlias = Literal["cifar", "imagenet", "imagenet3"]
 Shortcut: TypeAlias = Literal["A", "B"]
+Draw: TypeAlias = Literal["patches", "gaussian"]
 
 
 def about(help: str, source: str = "") -> dict[str, str]:
@@ -73,6 +75,60 @@ class ResNet32Options(Options):
 
 
 @dataclass(frozen=True)
+class PatchesOptions(Options):
+    """Patches: trains nothing; filters fitted on task 1's images; 2 × grid² × filters features."""
+
+    filters: int = field(default=1600, metadata=about("number of filters, divided among the patch sizes", "findings, 5"))
+    sizes: tuple[int, ...] = field(
+        default=(), metadata=about("sides of the patches in pixels; empty: 6, on images below 16 pixels three eighths of them")
+    )
+    side: int = field(default=64, metadata=about("larger images are reduced to this many pixels on their longer side"))
+    stride: int = field(
+        default=0, metadata=about("pixels from a patch to the next; 0: 1, on images of more than 48 pixels 2")
+    )
+    grid: int = field(default=2, metadata=about("responses are averaged over grid × grid cells of the image", "Coates & Ng 2011"))
+    threshold: float = field(default=0.25, metadata=about("what a response must exceed, either way, to count", "Coates & Ng 2011"))
+    mirror: bool = field(default=False, metadata=about("average with the features of the mirrored image; twice the time"))
+    power: float = field(default=0.5, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "findings, 5"))
+    contrast: float = field(
+        default=10.0, metadata=about("added to a patch's deviation (of pixels 0 to 255) that it is divided by", "Coates & Ng 2012")
+    )
+    whitening: float = field(default=0.1, metadata=about("added to the patches' variances before whitening", "Coates & Ng 2012"))
+    draw: Draw = field(
+        default="patches",
+        metadata=about(
+            "filters are whitened patches of task 1's images, or drawn from the Gaussian with their covariance: then no piece "
+            "of an image is kept"
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(self.sizes))  # JSON and TOML know no tuples
+        for name, value, least in (
+            ("filters", self.filters, max(1, len(self.sizes))),
+            ("side", self.side, 1),
+            ("stride", self.stride, 0),
+            ("grid", self.grid, 1),
+            *(("sizes", size, 1) for size in self.sizes),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value!r}.")
+        for name in ("threshold", "contrast"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)!r}.")
+        for name in ("power", "whitening"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and above 0, not {getattr(self, name)!r}.")
+        _one_of("draw", self.draw, get_args(Draw))
+
+    def settled(self, height: int, width: int) -> PatchesOptions:
+        """What is left to the image's size (after any reduction to `side`) decided: the one place that does."""
+        shorter = min(height, width)
+        sizes = self.sizes or (min(6, max(1, 3 * shorter // 8)),)
+        return replace(self, sizes=sizes, stride=self.stride or (2 if shorter > 48 else 1))
+
+
+@dataclass(frozen=True)
 class TimmOptions(Options):
     """Any model of timm, as `timm:NAME`; needs the extra `timm`."""
 
@@ -95,6 +151,7 @@ class TimmOptions(Options):
 
 OPTIONS: dict[str, type[Options]] = {
     "convnet": ConvNetOptions,
+    "patches": PatchesOptions,
     "resnet18": ResNet18Options,
     "resnet32": ResNet32Options,
     "timm": TimmOptions,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ImageShape: TypeAlias = tuple[int, int, int]  # channels, height, width
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-MODULES = ("convnet", "pretrained", "resnet")  # the files of this folder that register something
+MODULES = ("convnet", "patches", "pretrained", "resnet")  # the files of this folder that register something
 _FACTORIES: dict[str, Callable[[ImageShape, Any], Extractor]] = {}
 
 
@@ -51,7 +51,7 @@ def names() -> list[str]:
     """The names that `build` knows.
 
     >>> names()
-    ['convnet', 'resnet18', 'resnet32', 'timm']
+    ['convnet', 'patches', 'resnet18', 'resnet32', 'timm']
     """
     return sorted(OPTIONS)
 

@@ -63,9 +63,10 @@ class AMGCHyper(Hyper):
     freeze: bool = about(
         False, "the network stays as it is after task 1 and the head is solved exactly instead of trained; seconds, not hours"
     )
+    ridge: float = about(0.0, "for freeze: added to every variance before the head is solved; 0.01 suits standardised features")
 
     def __post_init__(self) -> None:
-        for name in ("margin", "soft_margin", "decay", "pseudo"):
+        for name in ("margin", "soft_margin", "decay", "pseudo", "ridge"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
         if self.decay >= 1:  # the mean of a class would be that of a batch's images of it: of one image, perhaps
@@ -108,7 +109,7 @@ class AMGC(Method[AMGCHyper]):
             self.head.set(self.head.weight[:0], self.head.bias[:0])
         super().begin(task, generator)
         self._old = None
-        if not task.is_first:
+        if not task.is_first and self.phase(task).epochs:
             self.running = running.RunningStatistics(
                 len(task.new),
                 self.network.dim,
@@ -204,7 +205,13 @@ class AMGC(Method[AMGCHyper]):
             self.statistics.update(rows, labels)
         if self.hyper.freeze and (not task.is_first or not self.hyper.first.epochs):
             new = () if task.is_first else task.new
-            solved = solver.solve_head(self.statistics, margin=self.hyper.margin, new=new, balance=self.hyper.balance)
+            solved = solver.solve_head(
+                self.statistics,
+                margin=self.hyper.margin,
+                new=new,
+                balance=self.hyper.balance,
+                ridge=self.hyper.ridge,
+            )
             order = [self.statistics.index(label) for label in task.seen]
             self.head.set(solved.weight[order], solved.bias[order])
 

@@ -1,0 +1,271 @@
+"""Features without training: how an image answers to whitened patches of the images of task 1.
+
+Coates and Ng ("Learning feature representations with k-means", 2012) with random patches instead of k-means (Thiry et al.,
+2021): a patch p of raw pixels is normalised, n = (p - mean) / (deviation + contrast), and whitened; a filter is a whitened
+patch of length 1, so that the response is linear in n, a = n W + b. Both max(a - t, 0) and max(-a - t, 0) are averaged over
+the cells of a grid; square root; standardised with task 1's moments.
+
+**Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide: who has the file can
+undo whitening and length, and sees the fragment up to brightness and contrast, but neither where it was nor the rest of the
+image. `draw="gaussian"` keeps no fragment, only the fragments' mean and covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import avg_pool2d, interpolate
+
+from amgc.features.extractor import Extractor, ImageSource, Preprocess
+from amgc.features.options import PatchesOptions
+from amgc.features.registry import ImageShape, extractor
+
+PATCHES, SAMPLED = 200_000, 10_000  # patches for the whitening, at most, and images that they come from
+MEASURED = 2_500  # images for the moments: deviations are known to one or two per cent
+PRIOR = 10  # images' worth of average variance that each variance is drawn to: few images know it badly
+BATCH = 256
+# Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (128 filters at the 729 places of
+# a CIFAR image: 0.75 MB); a GPU wants much work at once.
+CPU_ROOM, GPU_ROOM = (1 << 20, 3 << 16), (1 << 26, 1 << 26)
+
+
+@extractor("patches")
+class Patches(Extractor):
+    """2 × grid² numbers for each filter; no parameters, so nothing trains, and `fit` before the first image."""
+
+    fit_images = MEASURED
+    fitted: Tensor
+    centre: Tensor
+    deviation: Tensor
+
+    def __init__(self, image_shape: ImageShape, options: PatchesOptions) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        shrink = min(1.0, options.side / max(height, width))
+        self.size = max(1, round(height * shrink)), max(1, round(width * shrink))
+        self.settled = settled = options.settled(*self.size)
+        self.mean, self.std = (0.0,) * channels, (1 / 255,) * channels  # pixels from 0 to 255
+        self.banks: list[tuple[int, int]] = []  # side of the patches, number of filters
+        for place, side in enumerate(settled.sizes):
+            count = len(range(place, settled.filters, len(settled.sizes)))
+            self._check(side)
+            self.banks.append((side, count))
+            # The last row is the offset b: patches get a one at their end, which is cheaper than to add b.
+            self.register_buffer(f"weight{place}", torch.zeros(channels * side**2 + 1, count))
+        self.dim = 2 * settled.grid**2 * settled.filters
+        self.register_buffer("centre", torch.zeros(self.dim))
+        self.register_buffer("deviation", torch.ones(self.dim))
+        self.register_buffer("fitted", torch.tensor(False))
+
+    @property
+    def needs_fit(self) -> bool:
+        return not bool(self.fitted)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255."""
+        if self.needs_fit:
+            raise RuntimeError("patches must be fitted before they see images: call fit with those of task 1, or load a file.")
+        return self.encode(images).sub_(self.centre).div_(self.deviation)
+
+    # ---- fitting -----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def fit(self, images: ImageSource, *, preprocess: Preprocess = Tensor.float, generator: Generator) -> None:
+        """Draw the filters from `images`, at most `SAMPLED` of them, and measure the features of at most `MEASURED`."""
+        count = len(images.labels)
+        if not count:
+            raise ValueError("patches cannot be fitted on no images at all.")
+        for place, found in enumerate(self._sample(images, preprocess, generator)):
+            weight = self._filters(found, self.banks[place][1], generator)
+            self.get_buffer(f"weight{place}").copy_(weight)
+        rows = torch.randperm(count, generator=generator)[:MEASURED].sort().values
+        total = torch.zeros(2, self.dim, dtype=torch.float64, device=self.device)
+        for batch in self._batches(images, preprocess, rows):
+            features = self.encode(batch).double()
+            total[0] += features.sum(0)
+            total[1] += features.square_().sum(0)
+        if len(rows) > 1:  # the mean of a single image would be that image's features
+            mean = total[0] / len(rows)
+            variance = (total[1] / len(rows) - mean.square()).clamp_min_(0)
+            variance = (len(rows) * variance + PRIOR * variance.mean()) / (len(rows) + PRIOR)
+            self.centre.copy_(mean)
+            self.deviation.copy_(variance.sqrt() if bool(variance.all()) else torch.ones_like(variance))
+        self.fitted.fill_(True)
+
+    def _sample(self, images: ImageSource, preprocess: Preprocess, generator: Generator) -> list[Tensor]:
+        """Normalised patches (n, c side²) for each bank, at random places of random images, in one pass over these."""
+        rows = torch.randperm(len(images.labels), generator=generator)[:SAMPLED].sort().values
+        drawn, found = [], []
+        for side, _ in self.banks:
+            high, wide = self.size[0] - side + 1, self.size[1] - side + 1
+            count = min(PATCHES, len(rows) * high * wide)
+            image = torch.randint(len(rows), (count,), generator=generator).sort().values
+            y, x = (torch.randint(stop, (count,), generator=generator) for stop in (high, wide))
+            drawn.append((image, y, x))
+            found.append(torch.empty(count, self.image_shape[0] * side**2))
+        first = 0
+        for batch in self._batches(images, preprocess, rows):
+            pixels = self._reduced(batch)
+            for (side, _), (image, y, x), patches in zip(self.banks, drawn, found, strict=True):
+                start, stop = torch.searchsorted(image, torch.tensor([first, first + len(batch)])).tolist()
+                windows = pixels.unfold(2, side, 1).unfold(3, side, 1)
+                chosen = windows[image[start:stop] - first, :, y[start:stop], x[start:stop]].flatten(1)
+                chosen = chosen - chosen.mean(1, keepdim=True)
+                chosen /= chosen.std(1, keepdim=True, correction=0) + self.settled.contrast
+                patches[start:stop] = chosen.cpu()
+            first += len(batch)
+        return found
+
+    def _filters(self, patches: Tensor, count: int, generator: Generator) -> Tensor:
+        """W and below it b, (c side² + 1, count), from normalised patches; float64 on the CPU, where it costs nothing."""
+        mean = patches.mean(0, dtype=torch.float64)
+        covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
+        for part in patches.split(1 << 14):
+            centred = part.double() - mean
+            covariance.addmm_(centred.T, centred)
+        values, vectors = torch.linalg.eigh(covariance / len(patches))
+        values = values.clamp_min(0)
+        spread = (values + self.settled.whitening).rsqrt()
+        whitening = (vectors * spread) @ vectors.T
+        filters = torch.empty(0, len(mean), dtype=torch.float64)
+        if self.settled.draw == "patches":
+            lively = patches.any(1).nonzero().squeeze(1)  # a flat patch is all zero: background, again and again
+            chosen = lively[torch.randperm(len(lively), generator=generator)[:count]]
+            filters = (patches[chosen].double() - mean) @ whitening
+        gaussian = torch.randn(count - len(filters), len(mean), dtype=torch.float64, generator=generator)
+        filters = torch.cat([filters, (gaussian * values.sqrt() * spread) @ vectors.T])  # all, or what images are too few for
+        filters /= filters.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        weight = whitening @ filters.T
+        return torch.cat([weight, -(mean @ weight)[None]])
+
+    def _batches(self, images: ImageSource, preprocess: Preprocess, rows: Tensor) -> Iterator[Tensor]:
+        for part in rows.split(BATCH):
+            yield preprocess(images.take(part).to(self.device))
+
+    # ---- encoding ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> Tensor:
+        """Features (n, dim) before they are standardised: first by patch size, then by sign, cell and filter."""
+        images = self._reduced(images)
+        features = self._pooled(images)
+        if self.settled.mirror:
+            mirrored = self._pooled(images.flip(3))
+            for mine, others in zip(self._by_bank(features), self._by_bank(mirrored), strict=True):
+                cells = self.settled.grid, self.settled.grid
+                mine += others.unflatten(2, cells).flip(3).flatten(2, 3)
+            features /= 2
+        if self.settled.power == 0.5:
+            return features.sqrt_()
+        return features if self.settled.power == 1 else features.pow_(self.settled.power)
+
+    def _pooled(self, images: Tensor) -> Tensor:
+        """Thresholded responses, averaged over cells, (n, dim).
+
+        Threads share the images, not the products: those are so small that two cores at one of them wait for each other.
+        """
+        features = torch.empty(len(images), self.dim, device=images.device)
+        threads = min(torch.get_num_threads(), len(images)) if images.device.type == "cpu" else 1
+        fill = partial(self._fill, inference=torch.is_inference_mode_enabled())
+        if threads < 2:
+            fill(features, images)
+            return features
+        parts = features.tensor_split(threads), images.tensor_split(threads)
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(fill, *parts))
+        finally:
+            torch.set_num_threads(before)
+        return features
+
+    def _fill(self, features: Tensor, images: Tensor, inference: bool) -> None:
+        """`_pooled` into `features`. Modes are each thread's own: a new one has to be told that of its caller."""
+        with torch.inference_mode(inference), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            for place, target in enumerate(self._by_bank(features)):
+                self._fill_bank(target, images, self.banks[place][0], self.get_buffer(f"weight{place}"))
+
+    def _fill_bank(self, target: Tensor, images: Tensor, side: int, weight: Tensor) -> None:
+        """One bank of filters: target (n, 2, cells, K).
+
+        max(a - t, 0) = max(a, t) - t and max(-a - t, 0) = -min(a, -t) - t, and the average of a constant is that constant:
+        a response is touched by two comparisons and by the products that average, nothing else. These pieces are small
+        enough for the cache; buffers are used again, as fresh memory costs more than what is computed in it.
+        """
+        (rows, count), channels, threshold = weight.shape, images.shape[1], self.settled.threshold
+        high, wide = self._positions(side)
+        positions, cells = high * wide, self.settled.grid**2
+        patch_room, response_room = CPU_ROOM if images.device.type == "cpu" else GPU_ROOM
+        several = min(len(images), max(1, patch_room // (rows * positions)))
+        columns = min(count, max(64, response_room // (2 * positions) // 32 * 32))
+        block = min(several, max(1, response_room // (2 * positions * columns)))
+        averages = self._averages(high, wide).to(images).expand(block, -1, -1)
+        weights = [part.contiguous() for part in weight.split(columns, dim=1)]
+        patches = torch.ones(rows, several, high, wide, device=images.device)
+        room = torch.empty(2 * block * positions * columns, device=images.device)
+        for start in range(0, len(images), several):
+            some = images[start : start + several]
+            self._unroll(some, side, patches[:-1, : len(some)].unflatten(0, (channels, side, side)))
+            for first in range(0, len(some), block):
+                matrix = patches[:, first : min(first + block, len(some))].flatten(1).T
+                now = len(matrix) // positions
+                pooled = target[start + first : start + first + now].split(columns, dim=3)
+                for part, into in zip(weights, pooled, strict=True):
+                    both = room[: 2 * len(matrix) * part.shape[1]].view(len(matrix), -1)
+                    above, response = both.chunk(2, dim=1)
+                    torch.mm(matrix, part, out=response)
+                    torch.clamp_min(response, threshold, out=above)
+                    response.clamp_max_(-threshold)
+                    averaged = torch.bmm(averages[:now], both.view(now, positions, -1))
+                    into.copy_(averaged.view(now, cells, 2, -1).transpose(1, 2))
+        target[:, 1].neg_()
+        target.sub_(threshold).clamp_min_(0)
+
+    def _unroll(self, images: Tensor, side: int, out: Tensor) -> None:
+        """The normalised patches of images (n, c, h, w), out (c, side, side, n, high, wide)."""
+        images = images.contiguous()
+        stride = self.settled.stride
+        moments = torch.stack([images.mean(1, dtype=torch.float64), images.double().square().mean(1)], 1)
+        moments = avg_pool2d(avg_pool2d(moments, (side, 1), (stride, 1)), (1, side), (1, stride))
+        mean, square = moments.unbind(1)
+        scale = (square - mean.square()).clamp_min_(0).sqrt_().add_(self.settled.contrast).reciprocal_().float()
+        windows = images.unfold(2, side, stride).unfold(3, side, stride).permute(1, 4, 5, 0, 2, 3)
+        torch.sub(windows, mean.float(), out=out)
+        out.mul_(scale)
+
+    def _averages(self, high: int, wide: int) -> Tensor:
+        """The matrix (grid², positions) that averages over cells."""
+        grid = self.settled.grid
+        y, x = torch.arange(high) * grid // high, torch.arange(wide) * grid // wide
+        member = torch.nn.functional.one_hot((y[:, None] * grid + x).flatten(), grid**2).double().T
+        return member / member.sum(1, keepdim=True)
+
+    def _by_bank(self, features: Tensor) -> list[Tensor]:
+        """Views (n, 2, cells, K) of features (n, dim)."""
+        cells = self.settled.grid**2
+        parts = features.split([2 * cells * count for _, count in self.banks], dim=1)
+        return [part.unflatten(1, (2, cells, -1)) for part in parts]
+
+    def _reduced(self, images: Tensor) -> Tensor:
+        images = images.float()
+        return images if images.shape[2:] == self.size else interpolate(images, self.size, mode="area")
+
+    def _positions(self, side: int) -> tuple[int, int]:
+        """Where patches are taken from, down and across."""
+        high, wide = ((size - side) // self.settled.stride + 1 for size in self.size)
+        return high, wide
+
+    def _check(self, side: int) -> None:
+        shown = f"{self.size[0]} × {self.size[1]} pixels"
+        if side > min(self.size):
+            raise ValueError(f"patches of {side} × {side} pixels do not fit into images of {shown}; choose smaller sizes.")
+        if min(self._positions(side)) < self.settled.grid:
+            raise ValueError(
+                f"a grid of {self.settled.grid} needs as many places for patches; images of {shown} have "
+                f"{' × '.join(map(str, self._positions(side)))} for patches of {side}. Choose a smaller grid, sizes or stride."
+            )

@@ -1,0 +1,173 @@
+"""Runs on features that nothing trains: fitted on task 1 and on nothing else, resumed to the bit, streamed when large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from amgc.data import Images
+from amgc.engine import cost as cost_module
+from amgc.engine import session as session_module
+from amgc.engine.config import Config
+from amgc.engine.cost import estimate
+from amgc.engine.run import resume, run
+from amgc.engine.session import Session
+from amgc.engine.watch import Stopped, Watch
+from amgc.features.patches import Patches
+from amgc.methods.contract import Task
+
+SOLVED = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": 0.01}
+
+
+def config(method: str = "amgc", machine: dict[str, Any] | None = None, **changes: Any) -> Config:
+    """A run without training."""
+    changes = {"first": {"epochs": 0}, "later": {"epochs": 0}, "features_options": {"filters": 6}} | changes
+    hyper = SOLVED if method == "amgc" else {}
+    return tiny.config(method, features="patches", machine=machine, hyper=hyper, **changes)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_run_without_training_knows_all_classes(tmp_path: Path) -> None:
+    lines = run(config(features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
+    right, total = sum(lines[-1]["correct"]), sum(lines[-1]["total"])
+    assert right / total > 0.8 and len(lines) == 3
+
+
+@pytest.mark.parametrize("method", ["lda", "ncm", "fecam", "acil", "ranpac"])
+def test_methods_of_a_frozen_network_need_no_epoch(method: str, tmp_path: Path) -> None:
+    lines = run(config(method, features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
+    assert sum(lines[-1]["correct"]) / sum(lines[-1]["total"]) > 0.5
+
+
+@pytest.mark.parametrize("method", ["finetune", "fetril", "amgc"])
+def test_methods_that_train_a_head_can(method: str, tmp_path: Path) -> None:
+    trained = {"first": {"epochs": 2}, "later": {"epochs": 2}}
+    settings = tiny.config(method, features="patches", features_options={"filters": 6}, **trained)
+    before = Session(settings, tmp_path / "other", Watch(), tiny.images())
+    before.fit_network()
+    lines = run(settings, tmp_path / "run", dataset=tiny.images())
+    assert lines[-1]["losses"]
+    kept = tiny.saved(tmp_path / "run")[1]
+    tiny.assert_equal({f"network/{name}": tensor for name, tensor in before.network.state_dict().items()}, {
+        name: tensor for name, tensor in kept.items() if name.startswith("network/")
+    })
+
+
+def test_one_class_at_a_time_works(tmp_path: Path) -> None:
+    lines = run(config(tasks=6, features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
+    assert lines[0]["correct"] == lines[0]["total"]
+    assert sum(lines[-1]["correct"]) / sum(lines[-1]["total"]) > 0.7
+
+
+def test_filters_come_from_task_1_alone(tmp_path: Path) -> None:
+    """The classes of later tasks are others; the fitted network is the same to the bit."""
+    few, many = (Session(config(tasks=3, natural_order=True), tmp_path, Watch(), made) for made in two_data_sets())
+    for session in (few, many):
+        session.fit_network()
+    tiny.assert_equal(few.network.state_dict(), many.network.state_dict())
+    other = Session(config(tasks=3, natural_order=True, seed=2), tmp_path, Watch(), tiny.images())
+    other.fit_network()
+    assert not torch.equal(other.network.get_buffer("weight0"), few.network.get_buffer("weight0"))
+
+
+def two_data_sets() -> Any:
+    one = tiny.images()
+    later = tiny.images(seed=5)
+    pixels = torch.cat([one.train.take(torch.arange(18)), later.train.take(torch.arange(18, 54))])
+    yield one
+    yield type(one)(Images.of(pixels, one.train.labels), one.test, one.class_names, "tiny", one.mean, one.std)
+
+
+class StopBefore(Watch):
+    """Asks to stop when a task begins."""
+
+    def __init__(self, task: int) -> None:
+        self.task = task
+
+    def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+        self.stop = task.index >= self.task
+
+
+@pytest.mark.parametrize("task", [0, 1, 2])
+def test_stopped_and_resumed_it_ends_with_the_same_bits(task: int, tmp_path: Path) -> None:
+    run(config(), tmp_path / "whole", dataset=tiny.images())
+    with pytest.raises(Stopped):
+        run(config(), tmp_path / "parts", StopBefore(task), tiny.images())
+    resume(tmp_path / "parts", dataset=tiny.images())
+    tiny.assert_same_bits(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_a_resumed_run_does_not_fit_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Stopped):
+        run(config(), tmp_path, StopBefore(1), tiny.images())
+    monkeypatch.setattr(Patches, "fit", None)
+    resume(tmp_path, dataset=tiny.images())
+
+
+def test_the_start_of_another_run_brings_its_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(config("ncm"), tmp_path / "giver", dataset=tiny.images())
+    monkeypatch.setattr(Patches, "fit", None)
+    run(config(machine={"start": str(tmp_path / "giver")}), tmp_path / "taker", dataset=tiny.images())
+    giver, taker = (
+        {name: tensor for name, tensor in tiny.saved(tmp_path / who)[1].items() if name.startswith("network/")}
+        for who in ("giver", "taker")
+    )
+    tiny.assert_equal(giver, taker)
+
+
+def test_features_too_large_to_keep_are_streamed_to_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(config(), tmp_path / "kept", dataset=tiny.images())
+    monkeypatch.setattr(session_module, "TRAINING_ROOM", 0)
+    monkeypatch.setattr(session_module, "TEST_ROOM", 0)
+    monkeypatch.setattr(Session, "frozen_features", None)
+    streamed = run(config(), tmp_path / "streamed", dataset=tiny.images())
+    assert tiny.untimed(streamed) == tiny.untimed(expected)
+    tiny.assert_same_bits(tmp_path / "kept", tmp_path / "streamed")
+
+
+def test_the_feature_cache_gives_the_same_run(tmp_path: Path) -> None:
+    plain = run(config(), tmp_path / "plain", dataset=tiny.images())
+    cached = config(machine={"feature_cache": str(tmp_path / "cache")})
+    for name in ("first", "again"):
+        assert tiny.untimed(run(cached, tmp_path / name, dataset=tiny.images())) == tiny.untimed(plain)
+
+
+def test_the_cost_is_known_before_anything_is_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
+    session = Session(config(), tmp_path, Watch(), tiny.images())
+    cost = estimate(session)
+    assert session.network.needs_fit
+    assert cost.trained == 0 and cost.passed == 54 + 18 + 18  # each image, task 1's once more to fit, the test images
+
+
+def test_the_cost_of_many_features_is_told_from_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes are exactly those of a method with all features; the seconds grow."""
+    monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
+    session = Session(config(features_options={"filters": 12}), tmp_path, Watch(), tiny.images())
+    whole = estimate(session)
+    monkeypatch.setattr(cost_module, "WIDE", 31)
+    narrow = estimate(session)
+    assert narrow.disk == whole.disk and narrow.passed == whole.passed
+
+
+def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(cost_module, "_peak_memory", lambda: 0)
+    session = Session(config(), tmp_path, Watch(), tiny.images())
+    kept = estimate(session).memory
+    monkeypatch.setattr(session_module, "TRAINING_ROOM", 0)
+    monkeypatch.setattr(session_module, "TEST_ROOM", 0)
+    streamed = estimate(session)
+    assert kept - streamed.memory == 4 * session.network.dim * (18 + 18)
+    assert streamed.passed == 54 + 18 + (6 + 12 + 18), "test images go through the network again after every task"
