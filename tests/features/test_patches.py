@@ -47,10 +47,17 @@ def reference(network: Patches, image: np.ndarray) -> np.ndarray:
         weight = network.get_buffer(f"weight{place}").double().numpy()
         averaged = [pooled(image, weight, side, chosen)]
         if chosen.mirror:
-            averaged.append(pooled(image[:, :, ::-1], weight, side, chosen)[:, :, ::-1])
+            averaged.append(pooled(image[:, :, ::-1], weight, side, chosen))
         parts.append(np.mean(averaged, axis=0).reshape(-1))
     features = np.concatenate(parts) ** chosen.power
     return (features - network.centre.double().numpy()) / network.deviation.double().numpy()
+
+
+def test_an_image_and_its_mirror_image_have_the_same_features_in_colour_only() -> None:
+    for channels, same in ((3, True), (1, False)):
+        network = made((channels, 12, 13), filters=20)
+        images = pixels(network, 4)
+        assert torch.allclose(network(images), network(images.flip(3)), atol=1e-4) == same
 
 
 def pooled(image: np.ndarray, weight: np.ndarray, side: int, chosen: PatchesOptions) -> np.ndarray:

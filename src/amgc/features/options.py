@@ -88,7 +88,14 @@ class PatchesOptions(Options):
     )
     grid: int = field(default=2, metadata=about("responses are averaged over grid × grid cells of the image", "Coates & Ng 2011"))
     threshold: float = field(default=0.25, metadata=about("what a response must exceed, either way, to count", "Coates & Ng 2011"))
-    mirror: bool = field(default=False, metadata=about("average with the features of the mirrored image; twice the time"))
+    mirror: bool | None = field(
+        default=None,
+        metadata=about(
+            "average the features of an image and of its mirror image, in twice the time; none: of images in colour only, as "
+            "grey ones may be writing",
+            "ours, measured",
+        ),
+    )
     power: float = field(default=0.5, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "findings, 5"))
     contrast: float = field(
         default=10.0, metadata=about("added to a patch's deviation (of pixels 0 to 255) that it is divided by", "Coates & Ng 2012")
@@ -121,11 +128,12 @@ class PatchesOptions(Options):
                 raise ValueError(f"{name} must be finite and above 0, not {getattr(self, name)!r}.")
         _one_of("draw", self.draw, get_args(Draw))
 
-    def settled(self, height: int, width: int) -> PatchesOptions:
+    def settled(self, channels: int, height: int, width: int) -> PatchesOptions:
         """What is left to the image's size (after any reduction to `side`) decided: the one place that does."""
         shorter = min(height, width)
         sizes = self.sizes or (min(6, max(1, 3 * shorter // 8)),)
-        return replace(self, sizes=sizes, stride=self.stride or (2 if shorter > 48 else 1))
+        mirror = channels == 3 if self.mirror is None else self.mirror
+        return replace(self, sizes=sizes, stride=self.stride or (2 if shorter > 48 else 1), mirror=mirror)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Patches(Extractor):
         channels, height, width = image_shape
         shrink = min(1.0, options.side / max(height, width))
         self.size = max(1, round(height * shrink)), max(1, round(width * shrink))
-        self.settled = settled = options.settled(*self.size)
+        self.settled = settled = options.settled(channels, *self.size)
         self.mean, self.std = (0.0,) * channels, (1 / 255,) * channels  # pixels from 0 to 255
         self.banks: list[tuple[int, int]] = []  # side of the patches, number of filters
         for place, side in enumerate(settled.sizes):
@@ -153,12 +153,8 @@ class Patches(Extractor):
         """Features (n, dim) before they are standardised: first by patch size, then by sign, cell and filter."""
         images = self._reduced(images)
         features = self._pooled(images)
-        if self.settled.mirror:
-            mirrored = self._pooled(images.flip(3))
-            for mine, others in zip(self._by_bank(features), self._by_bank(mirrored), strict=True):
-                cells = self.settled.grid, self.settled.grid
-                mine += others.unflatten(2, cells).flip(3).flatten(2, 3)
-            features /= 2
+        if self.settled.mirror:  # cells are not mirrored back: both images then have the same features
+            features.add_(self._pooled(images.flip(3))).div_(2)
         if self.settled.power == 0.5:
             return features.sqrt_()
         return features if self.settled.power == 1 else features.pow_(self.settled.power)
