@@ -80,14 +80,14 @@ class PatchesOptions(Options):
 
     filters: int = field(default=1600, metadata=about("number of filters, divided among the patch sizes", "findings, 5"))
     sizes: tuple[int, ...] = field(
-        default=(), metadata=about("sides of the patches in pixels; empty: 6, on images below 16 pixels three eighths of them")
+        default=(), metadata=about("sides of the patches in pixels; empty: 5, on images below 14 pixels three eighths of them")
     )
     side: int = field(default=64, metadata=about("larger images are reduced to this many pixels on their longer side"))
     stride: int = field(
         default=0, metadata=about("pixels from a patch to the next; 0: 1, on images of more than 48 pixels 2")
     )
     grid: int = field(default=2, metadata=about("responses are averaged over grid × grid cells of the image", "Coates & Ng 2011"))
-    threshold: float = field(default=0.25, metadata=about("what a response must exceed, either way, to count", "Coates & Ng 2011"))
+    threshold: float = field(default=0.4, metadata=about("what a response must exceed, either way, to count", "ours, measured"))
     mirror: bool | None = field(
         default=None,
         metadata=about(
@@ -96,7 +96,7 @@ class PatchesOptions(Options):
             "ours, measured",
         ),
     )
-    power: float = field(default=0.5, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "findings, 5"))
+    power: float = field(default=0.7, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "ours, measured"))
     contrast: float = field(
         default=10.0, metadata=about("added to a patch's deviation (of pixels 0 to 255) that it is divided by", "Coates & Ng 2012")
     )
@@ -131,7 +131,7 @@ class PatchesOptions(Options):
     def settled(self, channels: int, height: int, width: int) -> PatchesOptions:
         """What is left to the image's size (after any reduction to `side`) decided: the one place that does."""
         shorter = min(height, width)
-        sizes = self.sizes or (min(6, max(1, 3 * shorter // 8)),)
+        sizes = self.sizes or (min(5, max(1, 3 * shorter // 8)),)
         mirror = channels == 3 if self.mirror is None else self.mirror
         return replace(self, sizes=sizes, stride=self.stride or (2 if shorter > 48 else 1), mirror=mirror)
 
