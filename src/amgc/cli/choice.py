@@ -57,8 +57,7 @@ def look(arguments: Sequence[str]) -> Choice:
         raise UsageError(f"{positional!r} is neither a preset nor a data source nor a .toml file; {hint}")
     data = data or preset.data
     _check(data.partition(":")[0], known, "data source")
-    usual = preset.features if data.partition(":")[0] == preset.data.partition(":")[0] else _usual_features(data)
-    features = _last(arguments, "features") or usual
+    features = _last(arguments, "features") or preset.features
     _check(features.partition(":")[0], list(OPTIONS), "feature extractor")
     names = _values(arguments, "method")
     if positional is None and len(names) > 1 and names[-1] in presets.names():
