@@ -54,6 +54,9 @@ def commands(page: Path) -> list[list[str]]:
 def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
     """All of them, in one folder. Those on CIFAR-100 only measure their cost, and only where its files are at hand."""
     draw_photos(tmp_path / "photos")
+    for block in blocks(page, "python"):
+        if name := re.match(r"# (\w+\.py)\n", block):  # a file, says its first line
+            (tmp_path / name[1]).write_text(block)
     cifar = cifar_folder()
     environment = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(tmp_path / "cache"), "AMGC_DATA": str(cifar or "")}
     for arguments in commands(page):

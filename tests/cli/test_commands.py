@@ -113,6 +113,17 @@ def test_the_papers_figures_stand_beside_ours(capsys):
     assert "12.3" not in capsys.readouterr().out  # measured on other tasks
 
 
+def test_the_papers_figures_are_those_of_whichever_methods_are_run(capsys):
+    text = 'methods = ["amgc"]\ndata = "digits"\nfeatures = "convnet"\ntasks = 2\n[hyper]\nfirst = { epochs = 1 }\n'
+    text += "[paper]\namgc = { LA = 12.3, AIA = 45.6 }\nfecam = { LA = 78.9, AIA = 65.4 }\npass = { LA = 3.2, AIA = 1.0 }\n"
+    Path("p.toml").write_text(text)
+    assert main(["run", "p.toml", "--quiet", "--method", "fecam", "ncm"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^method +LA +LA, paper +AIA +AIA, paper", told, re.MULTILINE)
+    assert re.search(r"^fecam +\d+\.\d +78\.9 +\d+\.\d +65\.4 *$", told, re.MULTILINE)
+    assert "12.3" not in told
+
+
 def test_a_method_in_a_file_is_run_and_resumed_from_another_folder(stopped, monkeypatch, capsys):
     Path("mine.py").write_text(METHOD)
     assert main(["run", "--method", "mine.py", "--help"]) == 0

@@ -88,7 +88,6 @@ def test_a_preset_names_what_exists(name):
     found = presets.named(name)
     assert found.about and found.cost
     assert found.data in sources() and found.features in OPTIONS
-    assert set(found.paper) <= set(found.methods)
     assert list(parse([name]).configs) == list(found.methods)
 
 
@@ -101,6 +100,7 @@ def test_a_preset_names_what_exists(name):
         ('[hyper.first]\nepochs = "x"', "first.epochs must be int, not 'x'."),
         ("[only.amcg]\nmargin = 1", "Did you mean 'amgc'?"),
         ("[only.amgc]\nmargn = 1", "did you mean 'margin'?"),
+        ("[paper]\namcg = { LA = 1.0 }", "Did you mean 'amgc'?"),
         ("[machine]\ndevice = 'gpu'", "device must be one of auto, cpu, cuda"),
         ("[data_options]\nsize = 3", "has no option 'size'"),
         ("[features_options]\nwitdh = 3", "has no option 'witdh'"),

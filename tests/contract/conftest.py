@@ -1,15 +1,17 @@
-"""`method` is each registered method in turn, `finished` a run of it that nobody disturbed."""
+"""`method` is each registered method in turn and that of docs/add-a-method.md, `finished` a run of it that nobody disturbed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import documented
 import pytest
 import tiny
 import torch
 
 from amgc.engine.run import run
+from amgc.methods import registry
 from amgc.methods.registry import methods
 
 
@@ -22,8 +24,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=methods())
-def method(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=[*methods(), documented.NAME])
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == documented.NAME:
+        monkeypatch.setitem(registry._ENTRIES, documented.NAME, documented.entry())
     return str(request.param)
 
 

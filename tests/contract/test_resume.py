@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import documented
 import pytest
 import tiny
 
@@ -18,6 +19,7 @@ from amgc.engine.checkpoint import read
 from amgc.engine.run import METRICS, resume, run
 from amgc.engine.session import CHECKPOINT, Session
 from amgc.engine.watch import Stopped, Watch
+from amgc.methods import registry
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find, methods
 
@@ -173,6 +175,7 @@ def killed_process(folder: Path, method: str, function: str, call: int) -> None:
 def in_a_process_of_its_own(root: Path) -> None:
     """For every method: a process that is killed while it writes, the next one too, and at last one that is not."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    registry._ENTRIES[documented.NAME] = documented.entry()
     for method in methods():
         folder = root / method
         for function, call in KILLS:

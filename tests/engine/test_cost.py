@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from amgc.engine.cost import Cost, estimate
 from amgc.engine.run import resume, run
 from amgc.engine.session import CHECKPOINT
 from amgc.engine.watch import Stopped, Watch
-from amgc.methods.contract import Task
+from amgc.methods.contract import Plain, Task
+from amgc.methods.ewc import EWC
 
 COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
 FROZEN = {"extractor_lr": 0.0}
@@ -30,18 +31,32 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many images go through the networks of the sessions made from now on, with gradients and without."""
-    counts = {"trained": 0, "passed": 0}
-    whole = session_module.make_network
+    """How many images go through the networks of the sessions made from now on and their copies, with gradients and without."""
+    counts, studies = {"trained": 0, "passed": 0}, [0]
+    whole, whole_study = session_module.make_network, EWC.study
+
+    def study(self: EWC, task: Task, images: Plain) -> None:
+        """Its gradients are functional, so that no hook sees single images: those that it gets count."""
+
+        def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            for batch, labels in images.batches(size):
+                counts["trained"] += len(labels)
+                yield batch, labels
+
+        studies.append(1)
+        whole_study(self, task, Plain(batches, images.sum))
+        studies.pop()
 
     def make_network(*arguments: Any) -> Any:
         def hook(module: Any, inputs: Any, output: torch.Tensor) -> None:
-            counts["trained" if output.requires_grad else "passed"] += len(output)
+            if not studies[-1] and bool(inputs[0].any()):  # SSRE folds batch norm with the help of a blank image
+                counts["trained" if output.requires_grad else "passed"] += len(output)
 
         network = whole(*arguments)
         network.register_forward_hook(hook)
         return network
 
+    monkeypatch.setattr(EWC, "study", study)
     monkeypatch.setattr(session_module, "make_network", make_network)
     return counts
 
@@ -73,6 +88,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "nothing trained": {"method": "amgc", "first": {"epochs": 0}, "hyper": {"freeze": True}},
     "finetune": {"method": "finetune"},
     "joint": {"method": "joint"},
+    "an old network": {"method": "lwf"},
+    "an old network of a frozen one": {"method": "lwf", "later": FROZEN},
+    "four views": {"method": "pass"},
+    "side branches": {"method": "ssre"},
+    "gradients of single images": {"method": "ewc"},
+    "gradients of batches": {"method": "ewc", "hyper": {"fisher": "batch"}},
 }
 
 
@@ -105,6 +126,35 @@ def test_a_run_that_takes_task_1_over_is_promised_less(counts: dict[str, int], t
     config = tiny.config(sizes=(3, 2, 2), machine={"start": str(tmp_path / "start")})
     run(config, tmp_path / "run", watch, tiny.images(COUNTS))
     assert {"trained": watch.cost.trained, "passed": watch.cost.passed} == counts
+
+
+def test_mixtures_are_counted_as_many_as_are_to_be_expected(counts: dict[str, int], tmp_path: Path) -> None:
+    """IL2A mixes those images of a batch that meet one of another class: how many they are is chance."""
+    watch = Ask(counts)
+    larger = {"batch_size": 60}
+    run(tiny.config("il2a", tasks=2, first=larger, later=larger), tmp_path, watch, tiny.images((40,) * 6))
+    shown = 2 * 2 * 120
+    assert 3 * shown < counts["trained"] < 4.5 * shown  # 1 + 4 rounds of ⅔
+    assert watch.cost.trained == pytest.approx(counts["trained"], rel=0.1)
+    assert watch.cost.passed == pytest.approx(counts["passed"], rel=0.1)
+
+
+@pytest.mark.parametrize("method", ["finetune", "lwf", "pass", "ssre"])
+def test_the_promised_time_is_that_of_all_passes(
+    method: str, counts: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock by which an image takes a second on its way through a network, forwards and backwards or forwards only."""
+
+    def seconds(action: Callable[[], Any], repeat: bool = True) -> float:
+        before = sum(counts.values())
+        action()
+        return float(sum(counts.values()) - before)
+
+    monkeypatch.setattr(cost_module, "_seconds", seconds)
+    watch = Ask(counts)
+    run(tiny.config(method), tmp_path, watch, tiny.images((7,) * 6))  # batches of 7, every one of them full
+    assert watch.cost.seconds == pytest.approx(watch.cost.trained + watch.cost.passed)
+    assert watch.cost.trained + watch.cost.passed == sum(counts.values())
 
 
 def test_the_promised_disk_is_enough_and_not_far_too_much(counts: dict[str, int], tmp_path: Path) -> None:

@@ -59,9 +59,10 @@ def test_methods_that_train_a_head_can(method: str, tmp_path: Path) -> None:
     lines = run(settings, tmp_path / "run", dataset=tiny.images())
     assert lines[-1]["losses"]
     kept = tiny.saved(tmp_path / "run")[1]
-    tiny.assert_equal({f"network/{name}": tensor for name, tensor in before.network.state_dict().items()}, {
-        name: tensor for name, tensor in kept.items() if name.startswith("network/")
-    })
+    tiny.assert_equal(
+        {f"network/{name}": tensor for name, tensor in before.network.state_dict().items()},
+        {name: tensor for name, tensor in kept.items() if name.startswith("network/")},
+    )
 
 
 def test_one_class_at_a_time_works(tmp_path: Path) -> None:

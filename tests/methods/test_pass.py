@@ -1,4 +1,4 @@
-"""PASS against its definition: turns, radius, prototypes, distillation; and one pass per batch."""
+"""PASS against its definition: turns, radius, prototypes, distillation."""
 
 from __future__ import annotations
 
@@ -131,35 +131,6 @@ def test_where_nothing_has_moved_the_distillation_has_a_gradient_of_zero() -> No
     assert terms["distillation"].item() == 0
     terms["distillation"].backward()
     assert all(bool((p.grad == 0).all()) for p in made.network.parameters() if p.grad is not None)
-
-
-@pytest.mark.parametrize("method", ["pass", "il2a"])
-def test_a_batch_passes_once_through_the_network_and_once_through_its_old_copy(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[bool, int]] = []
-    kind = type(make_network(tiny.config(), tiny.images()))
-    whole_forward, whole_loss, steps = kind.forward, find(method).kind.loss, []
-
-    def forward(self: Any, images: torch.Tensor) -> torch.Tensor:
-        if any(parameter.requires_grad for parameter in self.parameters()) == self.training:  # not evaluation
-            calls.append((self.training, len(images)))
-        features: torch.Tensor = whole_forward(self, images)
-        return features
-
-    def loss(self: Any, batch: Batch) -> Any:
-        terms = whole_loss(self, batch)
-        steps.append((self.task.index, len(batch.labels), calls.copy()))
-        calls.clear()
-        return terms
-
-    monkeypatch.setattr(kind, "forward", forward)
-    monkeypatch.setattr(find(method).kind, "loss", loss)
-    run(tiny.config(method), tmp_path, dataset=tiny.images())
-    assert len(steps) == 18
-    for task, rows, seen in steps:
-        assert seen == [(True, rows)] + [(False, rows)] * (task > 0)
-        assert rows == 24 or method == "il2a"
 
 
 def test_the_learning_rate_falls_at_epochs_45_and_90() -> None:

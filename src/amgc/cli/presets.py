@@ -118,7 +118,7 @@ def read(path: Path) -> Preset:
             if not isinstance(table, dict):
                 raise ValueError(f"{name} must be a table, [{name}], not {table!r}.")
         preset = replace(preset, **tables)
-        for name in (*preset.methods, *preset.only):
+        for name in (*preset.methods, *preset.only, *preset.paper):
             find(name)
         for name, figures in preset.paper.items():
             if not isinstance(figures, dict) or set(figures) - {"LA", "AIA"}:

@@ -10,6 +10,7 @@ import copy
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,8 @@ WIDE = 2039  # features with which the end of a task is measured where there are
 class Cost:
     """What is left to do from where a run is."""
 
-    trained: int  # images through the network forwards and backwards
-    passed: int  # forwards only
+    trained: int  # images through the network forwards and backwards: all views of them, and those that are studied
+    passed: int  # forwards only, through old networks too
     seconds: float
     disk: int  # bytes in the run's folder, one checkpoint being written while the last one is still there
     memory: int  # bytes at the peak
@@ -53,8 +54,11 @@ class Rehearsal:
 
     trains: bool  # whether the network is trained
     step: float  # seconds of an optimiser step
+    views: float  # images that the network sees for each image of a batch
+    asked: float  # of these, how many another network is asked about as well
     repeats: float  # how often an epoch uses each image
     study: float  # seconds in which the method studies one image
+    studied: float  # how often it looks at each
     ending: float  # seconds in which the method remembers
     reads: bool  # whether it looks at the features of the task's images then
     checkpoint: int  # bytes after the last task
@@ -70,10 +74,13 @@ def estimate(session: Session) -> Cost:
     for index in range(session.position.task, len(session.stream)):
         kind = min(index, 1)  # the first task, or a later one
         rehearsal = rehearsals[kind] = rehearsals.get(kind) or _rehearse(session, kind, network)
-        steps, backwards, forwards = passes(session, index, rehearsal)
-        trained, passed, checkpoint = trained + backwards, passed + forwards, rehearsal.checkpoint
-        studying = session.image_count(index) * rehearsal.study
-        tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)
+        steps, shown, forwards = passes(session, index, rehearsal)
+        images = session.image_count(index)
+        trained += round(shown * rehearsal.views + images * rehearsal.studied)
+        passed += forwards + round(shown * rehearsal.asked)
+        checkpoint = rehearsal.checkpoint
+        studying = images * rehearsal.study
+        tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)  # views are in the step
     weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     memory = _peak_memory() + checkpoint + _kept_features(session, rehearsals)
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + weights, memory, tuple(tasks))
@@ -101,7 +108,7 @@ def _peak_memory() -> int:
 
 
 def passes(session: Session, index: int, rehearsal: Rehearsal) -> tuple[int, int, int]:
-    """What is left of a task: steps, images that they train the network on, and images that go forwards only."""
+    """What is left of a task: steps, images that they train the network on, and images that go forwards only afterwards."""
     position, reads, images = session.position, rehearsal.reads, session.image_count(index)
     phase, is_next = session.method.phase(session.task(index)), index == position.task
     tests = [session.stream.counts(earlier)[1] for earlier in range(index + 1)]
@@ -136,21 +143,20 @@ def _rehearse(session: Session, index: int, ready: Extractor) -> Rehearsal:
     method, task, drawing = _begun(session, index, network, remembering=not wide)
     phase = method.phase(task)
     trains = any(parameter.requires_grad for parameter in prepare(method, phase).parameters())
-    step = _step_seconds(session, method, phase, task, drawing, trains) if phase.epochs else 0.0
+    step = _measure_steps(session, method, phase, task, drawing, trains) if phase.epochs else (0.0, 1.0, 0.0)
     repeats = _repeats(method, task) if phase.epochs and not trains else 1.0
-    study = _seconds(lambda: method.study(task, _noise_images(session, method, task)), repeat=False)
+    looks: list[int] = []
+    study = _seconds(lambda: method.study(task, _noise_images(session, method, task, looks)), repeat=False)
     if wide:
         method, task, drawing = _begun(session, index, Vectors(WIDE), remembering=True)
     ending, reads = _end_seconds(session, method, task, network.dim)
     kept = _kept_bytes(session, method, task, network.dim)
     trained = sum(parameter.nbytes for parameter in network.parameters())
     study /= STUDIED * session.processes.count
-    return Rehearsal(trains, step, repeats, study, ending, reads, kept + 2 * trained)
+    return Rehearsal(trains, *step, repeats, study, sum(looks) / STUDIED, ending, reads, kept + 2 * trained)
 
 
-def _begun(
-    session: Session, index: int, network: Extractor, *, remembering: bool
-) -> tuple[Method[Any], Task, torch.Generator]:
+def _begun(session: Session, index: int, network: Extractor, *, remembering: bool) -> tuple[Method[Any], Task, torch.Generator]:
     """A method that has begun the first task or a later one, with what it remembers of half of all classes."""
     method: Method[Any] = type(session.method)(session.config.hyper, network, session.processes.device)
     drawing, everything = torch.Generator().manual_seed(0), len(session.stream.class_names)
@@ -161,7 +167,7 @@ def _begun(
         method.task = before
         method.begin(before, drawing)
         if remembering:
-            method.study(before, _noise_images(session, method, before))
+            method.study(before, _noise_images(session, method, before, []))
             method.end(before, _noise_features(method, before))
     method.task = task
     method.begin(task, drawing)
@@ -205,26 +211,30 @@ def _end_seconds(session: Session, method: Method[Any], task: Task, dim: int) ->
     return solving * wider**3 + per_row * wider**2 * session.image_count(task.index), next(features, None) is None
 
 
-def _step_seconds(
+def _measure_steps(
     session: Session, method: Method[Any], phase: Phase, task: Task, drawing: torch.Generator, trains: bool
-) -> float:
-    """One optimiser step of this process's share of a batch, with a network that is prepared."""
+) -> tuple[float, float, float]:
+    """One optimiser step of this process's share of a batch, with a network that is prepared: seconds, and how many images
+    go through the network, and through others, for each image of the batch."""
     device, count = session.processes.device, phase.batch_size
     share = session.processes.share(count)
-    labels = torch.randint(task.new.start, task.new.stop, (count,), generator=drawing).to(device)
     optimizer = make_optimizer(method.network, method.trainable(), phase)
     learner = Learner(method.network, method.trainable()).train()
     images = _noise(session, share.stop - share.start)
+    count_of: Counter[str] = Counter()  # images: of the batches, what the network saw of them, what other networks did
 
     def batch() -> Batch:
+        labels = torch.randint(task.new.start, task.new.stop, (count,), generator=drawing).to(device)
         if not trains:
             features = torch.rand(count, method.network.dim, generator=drawing).to(device)
             return Batch(*method.views(features, labels, drawing), drawing, lambda other: features)
         seen, own = method.views(session.augment(images, drawing), labels[: len(images)], drawing)
         seen = seen.contiguous(memory_format=torch.channels_last)
         rows = torch.arange(len(own) * count // len(images), device=device) % len(own)  # as many as all processes have
+        count_of.update(shown=len(images), seen=len(seen))
 
         def through(other: torch.nn.Module) -> Tensor:
+            count_of["asked"] += len(seen)
             with torch.no_grad(), session.processes.fabric.autocast():
                 features: Tensor = other(seen).float()[rows]
             return features
@@ -239,7 +249,8 @@ def _step_seconds(
         optimizer.step()
 
     method.begin_epoch()
-    return _seconds(step)
+    seconds, shown = _seconds(step), max(1, count_of["shown"])
+    return seconds, count_of["seen"] / shown, count_of["asked"] / shown
 
 
 def _inference_seconds(session: Session, network: Extractor) -> float:
@@ -265,12 +276,18 @@ def _plain_noise(session: Session, count: int) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
 
 
-def _noise_images(session: Session, method: Method[Any], task: Task) -> Plain:
-    """A few images to study, the same number on each process."""
+def _noise_images(session: Session, method: Method[Any], task: Task, looks: list[int]) -> Plain:
+    """A few images to study, the same number on each process; how many are looked at goes to `looks`."""
     method.network.eval()
     images = _plain_noise(session, STUDIED)
     labels = torch.tensor(task.new, device=images.device).repeat(-(-STUDIED // len(task.new)))[:STUDIED]
-    return Plain(lambda size: zip(torch.split(images, size), torch.split(labels, size), strict=True), session.processes.sum)
+
+    def batches(size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch, own in zip(torch.split(images, size), torch.split(labels, size), strict=True):
+            looks.append(len(own))
+            yield batch, own
+
+    return Plain(batches, session.processes.sum)
 
 
 def _noise_features(method: Method[Any], task: Task, times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:

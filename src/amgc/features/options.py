@@ -83,10 +83,10 @@ class PatchesOptions(Options):
         default=(), metadata=about("sides of the patches in pixels; empty: 5, on images below 14 pixels three eighths of them")
     )
     side: int = field(default=64, metadata=about("larger images are reduced to this many pixels on their longer side"))
-    stride: int = field(
-        default=0, metadata=about("pixels from a patch to the next; 0: 1, on images of more than 48 pixels 2")
+    stride: int = field(default=0, metadata=about("pixels from a patch to the next; 0: 1, on images of more than 48 pixels 2"))
+    grid: int = field(
+        default=2, metadata=about("responses are averaged over grid × grid cells of the image", "Coates & Ng 2011")
     )
-    grid: int = field(default=2, metadata=about("responses are averaged over grid × grid cells of the image", "Coates & Ng 2011"))
     threshold: float = field(default=0.4, metadata=about("what a response must exceed, either way, to count", "ours, measured"))
     mirror: bool | None = field(
         default=None,
@@ -96,11 +96,16 @@ class PatchesOptions(Options):
             "ours, measured",
         ),
     )
-    power: float = field(default=0.7, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "ours, measured"))
-    contrast: float = field(
-        default=10.0, metadata=about("added to a patch's deviation (of pixels 0 to 255) that it is divided by", "Coates & Ng 2012")
+    power: float = field(
+        default=0.7, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "ours, measured")
     )
-    whitening: float = field(default=0.1, metadata=about("added to the patches' variances before whitening", "Coates & Ng 2012"))
+    contrast: float = field(
+        default=10.0,
+        metadata=about("added to a patch's deviation (of pixels 0 to 255) that it is divided by", "Coates & Ng 2012"),
+    )
+    whitening: float = field(
+        default=0.1, metadata=about("added to the patches' variances before whitening", "Coates & Ng 2012")
+    )
     draw: Draw = field(
         default="patches",
         metadata=about(

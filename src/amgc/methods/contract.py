@@ -107,7 +107,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Plain:
-    """A task's training images without augmentation, for a pass with gradients after the training.
+    """A task's training images without augmentation, for a pass after the training (with gradients, if need be).
 
     `batches(size)`: images and labels (n,), no more than `size` at a time; on several processes each gets its share of every
     batch. `sum`: a tensor's sum over processes.
@@ -201,8 +201,8 @@ class Method(Generic[H]):
         return {"cross-entropy": torch.nn.functional.cross_entropy(self.head(batch.features), batch.labels)}
 
     def study(self, task: Task, images: Plain) -> None:
-        """After a task's training, before `end`: for a method that needs gradients at the task's images. The network is in
-        evaluation mode."""
+        """After a task's training, before `end`: for a method that needs the task's images themselves, for gradients at them or
+        for an old network. The network is in evaluation mode."""
 
     def end(self, task: Task, features: Features) -> None:
         """After a task's training: remember. `features` are those of the task's images, plain, of the trained network."""
