@@ -3,10 +3,10 @@
     python benchmarks/patches.py            # under a minute; keep the machine otherwise idle
     python benchmarks/patches.py --quick    # few images, seconds
 
-Images of 32 × 32 pixels in colour, 1,600 filters of 6 × 6 (and smaller numbers), all threads that torch has. "products" is the
-one matrix product per image that cannot be avoided, (729, 108) by (108, filters), and nothing else: no patches, no threshold, no
-averages; image by image, or 32 images at once, whichever is faster. "convolution" is what one writes by hand: patches normalised
-by unfold, a 1×1 convolution with the filters, relu twice, adaptive average pooling, 32 images at a time.
+Images of 32 × 32 pixels in colour, 1,600 filters of 6 × 6 (and fewer), all threads that torch has. "products" is the one matrix
+product per image that cannot be avoided, (729, 108) by (108, filters), and nothing else: no patches, no threshold, no averages;
+image by image, or 32 images at once, and the faster of the two is what the others are compared with. "convolution" is what one
+writes by hand: patches normalised by unfold, a 1×1 convolution with the filters, relu twice, average pooling, 32 images at a time.
 """
 
 from __future__ import annotations

@@ -148,9 +148,7 @@ def _rehearse(session: Session, index: int, ready: Extractor) -> Rehearsal:
     return Rehearsal(trains, step, repeats, study, ending, reads, kept + 2 * trained)
 
 
-def _begun(
-    session: Session, index: int, network: Extractor, *, remembering: bool
-) -> tuple[Method[Any], Task, torch.Generator]:
+def _begun(session: Session, index: int, network: Extractor, *, remembering: bool) -> tuple[Method[Any], Task, torch.Generator]:
     """A method that has begun the first task or a later one, with what it remembers of half of all classes."""
     method: Method[Any] = type(session.method)(session.config.hyper, network, session.processes.device)
     drawing, everything = torch.Generator().manual_seed(0), len(session.stream.class_names)

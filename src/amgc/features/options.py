@@ -78,22 +78,32 @@ class ResNet32Options(Options):
 class PatchesOptions(Options):
     """Patches: trains nothing; filters fitted on task 1's images; 2 × grid² × filters features."""
 
-    filters: int = field(default=1600, metadata=about("number of filters, divided among the patch sizes", "findings, 5"))
+    filters: int = field(
+        default=0,
+        metadata=about("number of filters, divided among the patch sizes; 0: 16 for each number in a patch, at most 1,600"),
+    )
     sizes: tuple[int, ...] = field(
         default=(), metadata=about("sides of the patches in pixels; empty: 6, on images below 16 pixels three eighths of them")
     )
     side: int = field(default=64, metadata=about("larger images are reduced to this many pixels on their longer side"))
-    stride: int = field(
-        default=0, metadata=about("pixels from a patch to the next; 0: 1, on images of more than 48 pixels 2")
+    stride: int = field(default=0, metadata=about("pixels from a patch to the next; 0: 1, on images of more than 48 pixels 2"))
+    grid: int = field(
+        default=2, metadata=about("responses are averaged over grid × grid cells of the image", "Coates & Ng 2011")
     )
-    grid: int = field(default=2, metadata=about("responses are averaged over grid × grid cells of the image", "Coates & Ng 2011"))
-    threshold: float = field(default=0.25, metadata=about("what a response must exceed, either way, to count", "Coates & Ng 2011"))
+    threshold: float = field(
+        default=0.25, metadata=about("what a response must exceed, either way, to count", "Coates & Ng 2011")
+    )
     mirror: bool = field(default=False, metadata=about("average with the features of the mirrored image; twice the time"))
-    power: float = field(default=0.5, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "findings, 5"))
-    contrast: float = field(
-        default=10.0, metadata=about("added to a patch's deviation (of pixels 0 to 255) that it is divided by", "Coates & Ng 2012")
+    power: float = field(
+        default=0.5, metadata=about("of the averaged responses; 0.5 is the square root, 1 none", "findings, 5")
     )
-    whitening: float = field(default=0.1, metadata=about("added to the patches' variances before whitening", "Coates & Ng 2012"))
+    contrast: float = field(
+        default=10.0,
+        metadata=about("added to a patch's deviation (of pixels 0 to 255) that it is divided by", "Coates & Ng 2012"),
+    )
+    whitening: float = field(
+        default=0.1, metadata=about("added to the patches' variances before whitening", "Coates & Ng 2012")
+    )
     draw: Draw = field(
         default="patches",
         metadata=about(
@@ -105,7 +115,7 @@ class PatchesOptions(Options):
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(self.sizes))  # JSON and TOML know no tuples
         for name, value, least in (
-            ("filters", self.filters, max(1, len(self.sizes))),
+            ("filters", self.filters, self.filters and len(self.sizes)),
             ("side", self.side, 1),
             ("stride", self.stride, 0),
             ("grid", self.grid, 1),
@@ -121,11 +131,12 @@ class PatchesOptions(Options):
                 raise ValueError(f"{name} must be finite and above 0, not {getattr(self, name)!r}.")
         _one_of("draw", self.draw, get_args(Draw))
 
-    def settled(self, height: int, width: int) -> PatchesOptions:
-        """What is left to the image's size (after any reduction to `side`) decided: the one place that does."""
+    def settled(self, channels: int, height: int, width: int) -> PatchesOptions:
+        """What is left to the image (after any reduction to `side`) decided: this is the one place that does."""
         shorter = min(height, width)
         sizes = self.sizes or (min(6, max(1, 3 * shorter // 8)),)
-        return replace(self, sizes=sizes, stride=self.stride or (2 if shorter > 48 else 1))
+        filters = self.filters or min(1600, sum(16 * channels * size**2 for size in sizes))
+        return replace(self, sizes=sizes, filters=filters, stride=self.stride or (2 if shorter > 48 else 1))
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ PATCHES, SAMPLED = 200_000, 10_000  # patches for the whitening, at most, and im
 MEASURED = 2_500  # images for the moments: deviations are known to one or two per cent
 PRIOR = 10  # images' worth of average variance that each variance is drawn to: few images know it badly
 BATCH = 256
-# Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (160 filters at the 729 places of
-# a CIFAR image, each twice: 0.9 MB); a GPU wants much work at once.
+# Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (160 filters at the 729 places
+# of a CIFAR image, each twice: 0.9 MB); a GPU wants much work at once.
 CPU_ROOM, GPU_ROOM = (1 << 20, 1 << 18), (1 << 26, 1 << 26)
 
 
@@ -47,7 +47,7 @@ class Patches(Extractor):
         channels, height, width = image_shape
         shrink = min(1.0, options.side / max(height, width))
         self.size = max(1, round(height * shrink)), max(1, round(width * shrink))
-        self.settled = settled = options.settled(*self.size)
+        self.settled = settled = options.settled(channels, *self.size)
         self.mean, self.std = (0.0,) * channels, (1 / 255,) * channels  # pixels from 0 to 255
         self.banks: list[tuple[int, int]] = []  # side of the patches, number of filters
         for place, side in enumerate(settled.sizes):
@@ -201,7 +201,7 @@ class Patches(Extractor):
         high, wide = self._positions(side)
         positions, cells = high * wide, self.settled.grid**2
         patch_room, response_room = CPU_ROOM if images.device.type == "cpu" else GPU_ROOM
-        several = min(len(images), max(1, patch_room // (rows * positions)))
+        several = max(1, min(len(images), patch_room // (rows * positions)))
         columns = min(count, max(64, response_room // (2 * positions) // 32 * 32))
         block = min(several, max(1, response_room // (2 * positions * columns)))
         averages = self._averages(high, wide).to(images)
@@ -227,7 +227,9 @@ class Patches(Extractor):
                 matrix = patches[:, first : first + now].flatten(1).T
                 pooled = target[start + first : start + first + now].transpose(1, 2).split(columns, dim=3)
                 each = averages.expand(now, -1, -1)
-                for (part, response, above, both, averaged), into in zip(usual if now == block else pieces(now), pooled, strict=True):
+                for (part, response, above, both, averaged), into in zip(
+                    usual if now == block else pieces(now), pooled, strict=True
+                ):
                     torch.mm(matrix, part, out=response)
                     torch.clamp_min(response, threshold, out=above)
                     torch.clamp_max(response, -threshold, out=response)
