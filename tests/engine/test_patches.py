@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from contract.test_privacy import found
+from torch.nn.functional import unfold
 
 from amgc.data import Images
 from amgc.engine import cost as cost_module
@@ -172,3 +174,22 @@ def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, m
     streamed = estimate(session)
     assert kept - streamed.memory == 4 * session.network.dim * (18 + 18)
     assert streamed.passed == 54 + 18 + (6 + 12 + 18), "test images go through the network again after every task"
+
+
+@pytest.mark.parametrize("draw", ["patches", "gaussian"])
+def test_neither_images_nor_features_nor_raw_patches_are_in_the_folder(draw: str, tmp_path: Path) -> None:
+    """What a filter is made of, a normalised patch, is not there as it is either."""
+    dataset, settings = tiny.images(), config(features_options={"filters": 40, "draw": draw})
+    run(settings, tmp_path, dataset=dataset)
+    session = Session(settings, tmp_path, Watch(), dataset)
+    session.resume()
+    images = dataset.train.take(torch.arange(54))
+    rows = torch.cat([rows for rows, _ in session.plain_features(dataset.train)])
+    patches = unfold(images.float(), 3).transpose(1, 2).flatten(0, 1)
+    normal = patches - patches.mean(1, keepdim=True)
+    normal = normal / (normal.std(1, keepdim=True, correction=0) + 10)
+    assert found(tmp_path, images, [*rows, *patches, *normal]) == []
+    assert found(tmp_path, patches.to(torch.uint8), []) == []
+    weight = session.network.get_buffer("weight0")
+    there = found(tmp_path, images[:0], [weight.flatten()])
+    assert sorted(there) == ["checkpoint.safetensors", "task-1.safetensors"], "the search finds what is there"

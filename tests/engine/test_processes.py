@@ -36,6 +36,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "finetune": {"method": "finetune"},
     "joint": {"method": "joint"},
     "solved": {"method": "amgc", "hyper": {"freeze": True}},
+    "patches": {
+        "method": "amgc",
+        "hyper": {"freeze": True, "covariance": "shared", "margin": 0.0, "ridge": 0.01},
+        "first": {"epochs": 0},
+        "features": "patches",
+        "features_options": {"filters": 4},
+    },
     "frozen": {"method": "dblc", "later": LATER | {"extractor_lr": 0.0}},
     "adam": {"method": "finetune", "first": FIRST | {"optimizer": "adam", "extractor_lr": 1e-3}},
 }

@@ -178,6 +178,7 @@ def test_neither_batches_nor_blocks_nor_threads_change_features(
     torch.testing.assert_close(together, expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(network(images.contiguous(memory_format=torch.channels_last)), expected, atol=1e-4, rtol=0)
     assert not torch.equal(expected[0], expected[1])
+    assert network(images[:0]).shape == (0, network.dim), "a process may have no share of a batch"
 
 
 def test_large_images_are_reduced_by_area() -> None:
@@ -190,14 +191,15 @@ def test_large_images_are_reduced_by_area() -> None:
     torch.testing.assert_close(network(images), small(halves), atol=1e-3, rtol=0)
 
 
-def test_patches_become_smaller_with_the_image_and_steps_longer() -> None:
-    def sizes(*shape: int) -> tuple[int, ...]:
-        chosen = build("patches", image_shape=shape, filters=1).settled  # type: ignore[attr-defined]
-        return (*chosen.sizes, chosen.stride)
+def test_small_images_get_small_patches_and_few_filters_and_large_ones_long_steps() -> None:
+    def chosen(*shape: int) -> tuple[Any, ...]:
+        settled = build("patches", image_shape=shape).settled  # type: ignore[attr-defined]
+        return settled.sizes, settled.stride, settled.filters
 
-    assert sizes(1, 8, 8) == (3, 1)
-    assert sizes(1, 28, 28) == sizes(3, 32, 32) == (6, 1)
-    assert sizes(3, 64, 64) == sizes(3, 224, 224) == (6, 2)
+    assert chosen(1, 8, 8) == ((3,), 1, 216)
+    assert chosen(1, 28, 28) == ((5,), 1, 600)
+    assert chosen(3, 32, 32) == ((5,), 1, 1600)
+    assert chosen(3, 64, 64) == chosen(3, 224, 224) == ((5,), 2, 1600)
 
 
 def test_an_unfitted_extractor_refuses_images() -> None:
@@ -211,6 +213,7 @@ def test_an_unfitted_extractor_refuses_images() -> None:
         ((3, 5, 12), {"sizes": (6,)}, "do not fit into images of 5 × 12"),
         ((3, 7, 7), {"sizes": (6,), "grid": 3}, "smaller grid"),
         ((3, 9, 9), {"filters": 1, "sizes": (2, 3)}, "filters must be at least 2"),
+        ((3, 9, 9), {"filters": -1}, "filters must be at least 0"),
         ((3, 9, 9), {"sizes": (0,)}, "sizes must be at least 1"),
         ((3, 9, 9), {"power": 0.0}, "power"),
         ((3, 9, 9), {"threshold": math.nan}, "threshold"),

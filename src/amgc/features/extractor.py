@@ -14,7 +14,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from amgc.features.options import Options
 from amgc.features.registry import ImageShape
 
-
 Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), without chance
 
 

@@ -78,7 +78,10 @@ class ResNet32Options(Options):
 class PatchesOptions(Options):
     """Patches: trains nothing; filters fitted on task 1's images; 2 × grid² × filters features."""
 
-    filters: int = field(default=1600, metadata=about("number of filters, divided among the patch sizes", "findings, 5"))
+    filters: int = field(
+        default=0,
+        metadata=about("number of filters, divided among the patch sizes; 0: 24 for each number in a patch, at most 1,600"),
+    )
     sizes: tuple[int, ...] = field(
         default=(), metadata=about("sides of the patches in pixels; empty: 5, on images below 14 pixels three eighths of them")
     )
@@ -117,7 +120,7 @@ class PatchesOptions(Options):
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(self.sizes))  # JSON and TOML know no tuples
         for name, value, least in (
-            ("filters", self.filters, max(1, len(self.sizes))),
+            ("filters", self.filters, self.filters and len(self.sizes)),
             ("side", self.side, 1),
             ("stride", self.stride, 0),
             ("grid", self.grid, 1),
@@ -134,11 +137,12 @@ class PatchesOptions(Options):
         _one_of("draw", self.draw, get_args(Draw))
 
     def settled(self, channels: int, height: int, width: int) -> PatchesOptions:
-        """What is left to the image's size (after any reduction to `side`) decided: the one place that does."""
+        """What is left to the image (after any reduction to `side`) decided: this is the one place that does."""
         shorter = min(height, width)
         sizes = self.sizes or (min(5, max(1, 3 * shorter // 8)),)
+        filters = self.filters or min(1600, sum(24 * channels * size**2 for size in sizes))
         mirror = channels == 3 if self.mirror is None else self.mirror
-        return replace(self, sizes=sizes, stride=self.stride or (2 if shorter > 48 else 1), mirror=mirror)
+        return replace(self, sizes=sizes, filters=filters, stride=self.stride or (2 if shorter > 48 else 1), mirror=mirror)
 
 
 @dataclass(frozen=True)

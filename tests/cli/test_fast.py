@@ -1,0 +1,117 @@
+"""`--features patches`: the closed form without a preset, the fast presets, and anybody's images with the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.helpers import figures
+from PIL import Image
+
+from amgc.cli import presets
+from amgc.cli.flags import parse
+from amgc.cli.main import main
+from amgc.methods.registry import find
+
+SOLVED = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": 0.01}
+
+
+def hyper(*arguments: str) -> dict[str, object]:
+    (config,) = parse(arguments).configs.values()
+    return vars(config.hyper) | {"epochs": (config.hyper.first.epochs, config.hyper.later.epochs)}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cifar100", "--features", "patches"],
+        ["--data", "cifar100", "--features=patches", "--method", "dbgc"],
+        ["digits", "--features", "patches", "--method", "amgc"],  # whose preset is for a network that trains
+        ["fast-cifar100-t10"],
+        ["fast-folder", "--data", "folder:photos"],
+    ],
+)
+def test_on_patches_amgc_is_solved_in_closed_form(arguments: list[str]) -> None:
+    found = hyper(*arguments)
+    assert {name: found[name] for name in (*SOLVED, "epochs")} == SOLVED | {"epochs": (0, 0)}
+
+
+def test_on_a_network_it_is_the_papers() -> None:
+    assert hyper("cifar100") == hyper("cifar100", "--features", "resnet18") != hyper("cifar100", "--features", "patches")
+    assert hyper("fast-cifar100-t10", "--features", "resnet18")["epochs"] == (400, 200)
+
+
+def test_what_is_said_wins() -> None:
+    found = hyper("cifar100", "--features", "patches", "--margin", "0.2", "--later.epochs", "3", "--ridge", "0.1")
+    assert (found["margin"], found["ridge"], found["epochs"]) == (0.2, 0.1, (0, 3))
+
+
+@pytest.mark.parametrize("method", ["lda", "ncm", "fecam", "acil", "ds-al", "ranpac"])
+def test_methods_of_a_frozen_network_train_nothing(method: str) -> None:
+    assert hyper("cifar100", "--features", "patches", "--method", method)["epochs"] == (0, 0)
+
+
+@pytest.mark.parametrize("method", ["finetune", "fetril"])
+def test_methods_that_train_a_head_do_it_as_ever(method: str) -> None:
+    own = find(method).hyper
+    epochs = own.first.epochs, own.later.epochs
+    assert hyper("cifar100", "--features", "patches", "--method", method)["epochs"] == epochs != (0, 0)
+
+
+def test_patch_sizes_are_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    (config,) = parse(["cifar100", "--features", "patches", "--features.sizes", "5", "7"]).configs.values()
+    assert config.features_options == {"sizes": (5, 7)}
+    assert type(config).from_json(config.to_json() | {"features_options": {"sizes": [5, 7]}}).features_options["sizes"]
+    (config,) = parse(["cifar100", "--features", "patches"]).configs.values()
+    assert config.features_options == {}
+    with pytest.raises(SystemExit):
+        parse(["cifar100", "--features", "patches", "--help"])
+    assert "patches do not train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("fast-")])
+def test_a_fast_preset_has_the_papers_figures_where_the_paper_has_them(name: str) -> None:
+    fast, rival = presets.named(name), name.replace("fast-", "paper-")
+    assert fast.features == "patches"
+    assert fast.paper == (presets.named(rival).paper if rival in presets.names() else {})
+
+
+def accuracy(folder: Path) -> float:
+    correct, total = figures(folder)[-1]
+    return sum(correct) / sum(total)
+
+
+def test_digits_with_the_defaults(tmp_path: Path) -> None:
+    assert main(["run", "--data", "digits", "--features", "patches", "--tasks", "5", "--out", str(tmp_path), "--quiet"]) == 0
+    assert accuracy(tmp_path) > 0.95
+
+
+def stripes(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """(size, size): stripes in a direction of the class's own, at any place, and noise."""
+    y, x = np.mgrid[:size, :size]
+    wave = np.sin(0.9 * (np.cos(label * 0.8) * x + np.sin(label * 0.8) * y) + rng.uniform(0, 6))
+    return np.clip(128 + 60 * wave + rng.normal(0, 15, (size, size)), 0, 255).astype(np.uint8)
+
+
+def test_grey_images_of_28_pixels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    splits = {"train": np.repeat(np.arange(4), 12), "test": np.repeat(np.arange(4), 5)}
+    arrays = {f"{split}_x": np.stack([stripes(label, 28, rng) for label in labels]) for split, labels in splits.items()}
+    np.savez(tmp_path / "grey.npz", **arrays, **{f"{split}_y": labels for split, labels in splits.items()})
+    arguments = ["--features", "patches", "--features.filters", "24", "--tasks", "2", "--quiet"]
+    assert main(["run", f"npz:{tmp_path / 'grey.npz'}", *arguments, "--out", str(tmp_path / "run")]) == 0
+    assert accuracy(tmp_path / "run") > 0.9
+
+
+def test_a_folder_of_photos_of_mixed_sizes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for label, name in enumerate(("cat", "dog", "owl")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            tint = rng.uniform(0.6, 1, 3)
+            pixels = (stripes(label, 70 + number, rng)[:, : 66 + number // 2, None] * tint).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    arguments = ["--data", f"folder:{tmp_path / 'photos'}", "--tasks", "3", "--features.filters", "24", "--quiet"]
+    assert main(["run", "fast-folder", *arguments, "--data.cache", "False", "--out", str(tmp_path / "run")]) == 0
+    assert accuracy(tmp_path / "run") > 0.9
