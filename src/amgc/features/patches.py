@@ -124,7 +124,7 @@ class Patches(Extractor):
         """W and below it b, (c side² + 1, count), from normalised patches; float64 on the CPU, where it costs nothing."""
         mean = patches.mean(0, dtype=torch.float64)
         covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
-        for part in patches.split(1 << 14):
+        for part in torch.split(patches, 1 << 14):
             centred = part.double() - mean
             covariance.addmm_(centred.T, centred)
         values, vectors = torch.linalg.eigh(covariance / len(patches))
@@ -143,7 +143,7 @@ class Patches(Extractor):
         return torch.cat([weight, -(mean @ weight)[None]])
 
     def _batches(self, images: ImageSource, preprocess: Preprocess, rows: Tensor) -> Iterator[Tensor]:
-        for part in rows.split(BATCH):
+        for part in torch.split(rows, BATCH):
             yield preprocess(images.take(part).to(self.device))
 
     # ---- encoding ----------------------------------------------------------------------------------------------------
@@ -201,13 +201,13 @@ class Patches(Extractor):
         columns = min(count, max(64, response_room // (2 * positions) // 32 * 32))
         block = min(several, max(1, response_room // (2 * positions * columns)))
         averages = self._averages(high, wide).to(images)
-        weights = [part.contiguous() for part in weight.split(columns, dim=1)]
+        weights = [part.contiguous() for part in torch.split(weight, columns, dim=1)]
         patches = torch.ones(rows, several, high, wide, device=images.device)
         room = torch.empty(2 * block * positions * columns, device=images.device)
 
         def pieces(now: int) -> list[tuple[Tensor, ...]]:
             """For `now` images: weights, responses with room for those above the threshold, both of them, their averages."""
-            made = []
+            made: list[tuple[Tensor, ...]] = []
             for part in weights:
                 both = room[: 2 * now * positions * part.shape[1]].view(now, positions, -1)
                 above, response = both.flatten(0, 1).chunk(2, dim=1)
@@ -217,11 +217,11 @@ class Patches(Extractor):
         usual = pieces(block)
         for start in range(0, len(images), several):
             some = images[start : start + several]
-            self._unroll(some, side, patches[:-1, : len(some)].unflatten(0, (channels, side, side)))
+            self._unroll(some, side, torch.unflatten(patches[:-1, : len(some)], 0, (channels, side, side)))
             for first in range(0, len(some), block):
                 now = min(block, len(some) - first)
                 matrix = patches[:, first : first + now].flatten(1).T
-                pooled = target[start + first : start + first + now].transpose(1, 2).split(columns, dim=3)
+                pooled = torch.split(target[start + first : start + first + now].transpose(1, 2), columns, dim=3)
                 each = averages.expand(now, -1, -1)
                 for (part, response, above, both, averaged), into in zip(
                     usual if now == block else pieces(now), pooled, strict=True
@@ -256,8 +256,8 @@ class Patches(Extractor):
     def _by_bank(self, features: Tensor) -> list[Tensor]:
         """Views (n, 2, cells, K) of features (n, dim)."""
         cells = self.settled.grid**2
-        parts = features.split([2 * cells * count for _, count in self.banks], dim=1)
-        return [part.unflatten(1, (2, cells, -1)) for part in parts]
+        parts = torch.split(features, [2 * cells * count for _, count in self.banks], dim=1)
+        return [torch.unflatten(part, 1, (2, cells, -1)) for part in parts]
 
     def _reduced(self, images: Tensor) -> Tensor:
         images = images.float()
