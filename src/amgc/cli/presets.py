@@ -21,7 +21,7 @@ TABLES = ("data_options", "features_options", "hyper", "only", "machine", "paper
 DEFAULT = "digits"
 UNTRAINED = ("patches",)  # extractors that nothing trains
 SOLVED: dict[str, Any] = {"first": {"epochs": 0}, "later": {"epochs": 0}}
-CLOSED_FORM = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": 0.01}
+CLOSED_FORM = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": None}
 
 
 @dataclass(frozen=True)
