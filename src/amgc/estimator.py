@@ -51,7 +51,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         How far each class covariance is drawn towards the pooled one, and the result towards the pooled diagonal. One
         number is the former alone. "auto" goes by the number of samples: the pooled covariance counts as much as three
         samples per feature of the class's own, and the step to the diagonal is that of oracle approximating shrinkage (OAS);
-        for ``covariance="shared"`` the diagonal counts at least as much as 0.15 samples per feature.
+        for ``covariance="shared"`` it is chosen by leave-one-out, computed from the statistics in closed form.
     standardize : bool, default=True
         Regularise as if every feature had unit variance. Otherwise the features' own units decide which count more.
     device : str, default="cpu"

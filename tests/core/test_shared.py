@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from reference import assert_close, few, spd, tensor
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from amgc.core import memory, scatter, shared, symmetric
+from amgc.core import loading, memory, scatter, shared, symmetric
 from amgc.core import statistics as statistics_module
 from amgc.core.calibration import shared_temperature, temperature
-from amgc.core.gaussian import oas
 from amgc.core.shared import SharedCovariance
 from amgc.core.shrinkage import towards_diagonal
 from amgc.core.solver import solve, solve_head, solve_shared
@@ -62,7 +61,6 @@ def test_the_triangle_stands_for_the_whole_matrix(dim, small):
     scale = rng.uniform(0.5, 2, dim)
     scaled = whole * scale * scale[:, None]
     assert_close(symmetric.scaled_into(torch.full((dim, dim), np.nan).double(), upper, tensor(scale)), np.triu(scaled), 1e-12)
-    assert symmetric.square_sum(upper, tensor(scale)) == pytest.approx((scaled**2).sum(), rel=1e-12)
     again = torch.zeros_like(upper)
     symmetric.unpack_into(again, symmetric.packed(upper))
     assert torch.equal(again, upper)
@@ -135,7 +133,8 @@ def test_rows_that_wait_are_in_no_file_and_no_pickle(tmp_path):
     content = pickle.dumps(statistics)
     statistics.update(features, labels).save(tmp_path / "statistics")
     content += (tmp_path / "statistics").read_bytes()
-    for row in (*waiting, *features, *(features - np.array([features[labels == k].mean(0) for k in range(4)])[labels])):
+    centred = features - np.array([features[labels == k].mean(0) for k in range(4)])[labels]
+    for row in (*waiting[waiting.any(1)], *features, *centred):  # a class's first row is its mean, and leaves zeros
         for kind in (np.float64, np.float32):
             assert row.astype(kind).tobytes() not in content
     assert statistics._scatter._rows is None
@@ -216,13 +215,83 @@ def test_an_automatic_ridge_is_for_shared_covariances_only():
             solve_head(ClassStatistics(13, form).update(features, labels), ridge=ridge)
 
 
-def test_shrinkage_goes_at_least_as_far_as_oas_and_less_far_with_more_samples():
-    shares = []
-    for samples in (40, 400, 4000):
-        statistics = ClassStatistics(13, "shared", dtype=torch.float64).update(*_data(samples))
-        shares.append(towards_diagonal(statistics))
-        assert shares[-1] >= oas(statistics.pooled(), statistics.freedom) * (1 - 1e-9)
-    assert 1 >= shares[0] > shares[1] > shares[2] > 0
+# ---- the loading --------------------------------------------------------------------------------------------------------
+
+
+def _explained(features, labels, loading, deviation):
+    """The squared cosine between indicators and left-out predictions, by the hat matrix written out."""
+    rows = (features - features.mean(0)) / deviation
+    targets = np.eye(labels.max() + 1)[labels] - np.eye(labels.max() + 1)[labels].mean(0)
+    hat = rows @ np.linalg.solve(rows.T @ rows + len(rows) * loading * np.eye(rows.shape[1]), rows.T)
+    h = (1 + np.trace(hat)) / len(rows)  # with the intercept's own
+    left_out = (hat @ targets - h * targets) / (1 - h)
+    return (left_out * targets).sum() ** 2 / (left_out**2).sum() / (targets**2).sum()
+
+
+@pytest.mark.parametrize("samples", [60, 400])
+def test_what_a_loading_explains_is_that_of_the_hat_matrix(samples):
+    features, labels = _data(samples, 13, 3)
+    statistics = ClassStatistics(13, "shared", dtype=torch.float64).update(features, labels)
+    total = loading._Total(statistics.shared(), statistics.mean, statistics.count, statistics.freedom)
+    deviation = statistics.pooled().diagonal().sqrt().numpy()
+    loadings = torch.tensor([1e-3, 0.03, 0.5, 4.0], dtype=torch.float64)
+    quality = loading.explained(loadings, total.exact(), total.share, total.samples)
+    assert_close(quality, [_explained(features, labels, e, deviation) for e in loadings.tolist()], 1e-9)
+
+
+@pytest.mark.parametrize("pivot", [0.01, 0.1])
+def test_lanczos_with_one_factorisation_gives_what_all_eigenvalues_give(pivot):
+    features, labels = _data(900, 300)
+    statistics = ClassStatistics(300, "shared", dtype=torch.float64).update(features, labels)
+    total = loading._Total(statistics.shared(), statistics.mean, statistics.count, statistics.freedom)
+    near = loading.LOADINGS[(pivot / 30 < loading.LOADINGS) & (pivot * 30 > loading.LOADINGS)]
+    exact, found = (loading.explained(near, sums, total.share, total.samples) for sums in (total.exact(), total.around(pivot)))
+    assert (found - exact).abs().max() < 0.03 * exact.max()
+
+
+def test_the_loading_found_in_many_dimensions_is_that_found_in_few(monkeypatch):
+    features, labels = _data(900, 300)
+    statistics = ClassStatistics(300, "shared").update(features, labels)
+    exact = towards_diagonal(statistics)
+    monkeypatch.setattr(loading, "EXACT_UP_TO", 0)
+    monkeypatch.setattr(loading, "DOUBLE_UP_TO", 0)
+    found = towards_diagonal(statistics)
+    assert 0.5 < found / exact < 2
+
+
+@pytest.mark.parametrize("samples", [24, 400])
+def test_the_loading_is_found_where_a_bad_one_would_cost_much(samples):
+    """Held-out accuracy within two points of the best of a grid that looks at the held-out data."""
+    rng = np.random.default_rng(0)
+    mixing, centres = rng.normal(size=(60, 60)) * np.geomspace(1, 0.01, 60)[:, None], 0.3 * rng.normal(size=(4, 60))
+
+    def draw(count):
+        labels = np.arange(count) % 4
+        return rng.normal(size=(count, 60)) @ mixing + centres[labels] + 0.3 * rng.normal(size=(count, 60)), labels
+
+    statistics = ClassStatistics(60, "shared", dtype=torch.float64).update(*draw(samples))
+    features, labels = draw(4000)
+
+    def accuracy(ridge):
+        head = solve_head(statistics, margin=0.0, ridge=ridge)
+        return ((features @ head.weight.numpy().T + head.bias.numpy()).argmax(1) == labels).mean()
+
+    variances = statistics.shared().variances
+    assert accuracy("auto") > max(accuracy(e * variances) for e in (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0)) - 0.02
+
+
+def test_more_samples_need_less_loading():
+    shares = [towards_diagonal(ClassStatistics(13, "shared").update(*_data(samples))) for samples in (30, 4000)]
+    assert 1 > shares[0] > shares[1] > 0
+
+
+def test_one_class_or_one_sample_a_class_leave_nothing_to_choose():
+    features, _ = _data(6)
+    for labels in ([0] * 6, range(6)):
+        assert towards_diagonal(ClassStatistics(13, "shared").update(features, list(labels))) == 1.0
+
+
+# ---- the temperature ----------------------------------------------------------------------------------------------------
 
 
 def test_the_temperature_in_score_space_is_that_in_feature_space():

@@ -106,11 +106,7 @@ def oas(covariance: Tensor, freedom: int) -> float:
     deviation = covariance.diagonal().double().clamp_min(0).sqrt()
     alive = deviation > 0
     scaled = covariance.double() / torch.where(alive, deviation, 1.0) / torch.where(alive, deviation, 1.0)[:, None]
-    return oas_share(float(scaled.square().sum()), int(alive.sum()), dim, freedom)
-
-
-def oas_share(square: float, trace: int, dim: int, freedom: int) -> float:
-    """The formula of `oas` for a correlation matrix by the sum of its squared entries and its trace."""
+    square, trace = float(scaled.square().sum()), float(alive.sum())
     excess = square - trace**2 / dim
     if freedom < 1 or excess <= 0:
         return 1.0

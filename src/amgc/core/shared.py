@@ -82,8 +82,12 @@ class Factor:
         dim, size = self.covariance.dim, diagonal.clamp_min(0).sqrt()
         if dim <= DOUBLE_UP_TO // 4:
             return float(self.white(torch.diag(size)).square().sum())
-        signs = torch.randint(2, (dim, PROBES), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-        return float(self.white(size[:, None] * signs.to(size)).double().square().sum()) / PROBES
+        return float(self.white(size[:, None] * random_signs(dim).to(size)).double().square().sum()) / PROBES
+
+
+def random_signs(dim: int) -> Tensor:
+    """Columns (d, PROBES) that stand for all directions; always the same."""
+    return torch.randint(2, (dim, PROBES), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
 
 
 @dataclass(frozen=True)

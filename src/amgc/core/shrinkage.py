@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from amgc.core import symmetric
-from amgc.core.gaussian import oas, oas_share
+from amgc.core.gaussian import oas
+from amgc.core.loading import chosen_loading
 from amgc.core.statistics import ClassStatistics
 
 POOLED_SAMPLES = 3  # per feature: what the pooled covariance is worth beside a class's own
-DIAGONAL_SAMPLES = 0.15  # per feature: what the diagonal of a shared covariance is worth at least beside the matrix
 
 
 def towards_pooled(statistics: ClassStatistics) -> Tensor:
@@ -20,19 +18,12 @@ def towards_pooled(statistics: ClassStatistics) -> Tensor:
 
 
 def towards_diagonal(statistics: ClassStatistics) -> float:
-    """Of the pooled covariance towards its diagonal: as far as OAS says.
-
-    In many dimensions OAS says too little, as it asks for the covariance and not for its inverse: a shared one, which is all
-    that classes are told apart by, goes at least as far as 0.15 d samples of its diagonal would draw it. Measured in
-    `benchmarks/shared.py --only shrinkage`.
+    """Of the pooled covariance towards its diagonal: by OAS; for a shared one, which is all that there is to tell classes
+    apart by, by leave-one-out (`amgc.core.loading`): Σ + e diag(Σ) is (1 - b) Σ + b diag(Σ), but for its scale.
     """
     if statistics.form == "diagonal":
         return 0.0
     if statistics.form != "shared":
         return oas(statistics.pooled(), statistics.freedom)
-    upper = statistics.shared().upper
-    variances = upper.diagonal().double()
-    square = symmetric.square_sum(upper, torch.where(variances > 0, variances, 1.0).rsqrt())
-    prior = DIAGONAL_SAMPLES * statistics.dim
-    share = oas_share(square, int((variances > 0).sum()), statistics.dim, statistics.freedom)
-    return max(share, prior / (prior + statistics.freedom))
+    loading = chosen_loading(statistics.shared(), statistics.mean, statistics.count, statistics.freedom)
+    return 1 / (1 + 1 / loading)

@@ -69,8 +69,8 @@ def solve_head(
     balance : "per_class" weighs every class equally (L_DBGC in one formula); "two_means" adds the mean over the new classes
         and the mean over the old ones, as Eq. (separate) is printed. Without new or without old classes they agree.
     ridge : added to every variance, one number or one per feature (d,). A little of it gives statistics of few samples, whose
-        covariances are singular, a finite optimum. "auto", for a shared covariance: a share of each variance by the number of
-        samples (`amgc.core.shrinkage`).
+        covariances are singular, a finite optimum. "auto", for a shared covariance: a share of each variance, chosen by
+        leave-one-out in closed form (`amgc.core.loading`).
     start : a head to start from, for the first classes of `statistics`; the others' rows come from the closed form.
     tolerance : stop when the estimated gap is below this share of the loss (or of 0.01, if the loss is smaller still).
 

@@ -50,17 +50,6 @@ def scaled_into(out: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
     return out
 
 
-def square_sum(upper: Tensor, scale: Tensor) -> float:
-    """The sum of the squared entries of diag(scale) · the whole matrix · diag(scale)."""
-    squared = scale.double().square()
-    total = 0.0
-    for block in _blocks(len(upper)):
-        strip = upper[block, block.start :].triu().double().square_()
-        twice = 2 * strip @ squared[block.start :] - strip.diagonal() * squared[block]
-        total += float(squared[block] @ twice)
-    return total
-
-
 def factorise(upper: Tensor) -> bool:
     """Replace the matrix by its Cholesky factor U, UᵀU, in place; False, and rubbish, if it is not positive definite."""
     lower = upper.mT  # LAPACK counts columns first: for it this is the matrix itself, and nothing is copied
