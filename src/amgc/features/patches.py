@@ -133,11 +133,12 @@ class Patches(Extractor):
         whitening = (vectors * spread) @ vectors.T
         filters = torch.empty(0, len(mean), dtype=torch.float64)
         if self.settled.draw == "patches":
-            lively = patches.any(1).nonzero().squeeze(1)  # a flat patch is all zero: background, again and again
+            lively = (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)  # a flat patch is background, again and again
             chosen = lively[torch.randperm(len(lively), generator=generator)[:count]]
             filters = (patches[chosen].double() - mean) @ whitening
         gaussian = torch.randn(count - len(filters), len(mean), dtype=torch.float64, generator=generator)
-        filters = torch.cat([filters, (gaussian * values.sqrt() * spread) @ vectors.T])  # all, or what images are too few for
+        root = (vectors * values.sqrt() * spread) @ vectors.T  # symmetric: whatever signs the eigenvectors have
+        filters = torch.cat([filters, gaussian @ root])  # all, or what images are too few for
         filters /= filters.norm(dim=1, keepdim=True).clamp_min(1e-12)
         weight = whitening @ filters.T
         return torch.cat([weight, -(mean @ weight)[None]])
