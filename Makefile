@@ -10,6 +10,7 @@ help: ## show this list
 
 run: .venv/.ready ## amgc run: handwritten digits, class after class; ARGS="cifar100-small" runs another preset
 	@$(BIN)/amgc run $(ARGS)
+	@$(if $(ARGS),,echo && echo "The same without training anything, amgc run fast-digits:" && $(BIN)/amgc run fast-digits --quiet)
 
 test: .venv/.ready ## tests and doctests; ARGS="-k merge" chooses some
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ARGS)
