@@ -1,9 +1,9 @@
 """How much to load the diagonal of a shared covariance, from the kept statistics alone: leave-one-out in closed form.
 
-LDA with Σ + e diag(Σ) classifies in the span of ridge regression from features to class indicators Y with the same e, whose
-predictions for samples that are left out are known without leaving any out: with H the matrix that makes predictions of
-targets, and h the mean of its diagonal for each of its entries (as in generalised cross-validation), they are
-(H Y - h Y) / (1 - h). Ridge regression would be judged by their error. A classifier does not mind their scale: it is judged by the share of Y that they
+LDA with Σ + e diag(Σ) classifies in the span of ridge regression from features to class indicators Y with the same e. Its
+predictions for samples that are left out are known without leaving any out: with H the matrix that makes predictions H Y, and h
+the mean of its diagonal for each entry of that (as in generalised cross-validation), they are (H Y - h Y) / (1 - h). Ridge
+regression would be judged by their error. A classifier does not mind their scale: it is judged by the share of Y that they
 explain when scaled at will, the squared cosine. Measured beside others in `benchmarks/shared.py --only shrinkage`.
 
 All that this needs are sums over the eigenvalues of the total covariance T, scaled to unit within-class variances: in few
@@ -47,7 +47,7 @@ def chosen_loading(covariance: SharedCovariance, mean: Tensor, count: Tensor, fr
         return total.least(LOADINGS, total.exact())[0]
     pivot = min(max(0.1 * covariance.dim / total.samples, 1e-3), 1.0)  # where it mostly is
     for _ in range(4):
-        near = LOADINGS[(LOADINGS > pivot / REACH) & (LOADINGS < pivot * REACH)]
+        near = LOADINGS[(pivot / REACH < LOADINGS) & (pivot * REACH > LOADINGS)]
         loading, lowest, highest = total.least(near, total.around(pivot))
         if lowest and near[0] > LOADINGS[0]:
             pivot /= REACH

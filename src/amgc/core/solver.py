@@ -104,7 +104,9 @@ def solve_head(
     is_new = torch.zeros(len(statistics), dtype=torch.bool)
     is_new[[statistics.index(label) for label in new]] = True
     if statistics.form == "shared" and alike(is_new, margin):  # without a copy of the matrix
-        covariance = statistics.shared().raised(0.0 if is_new[0] else margin, torch.as_tensor(ridge).to(statistics.mean))
+        covariance = statistics.shared().raised(
+            0.0 if is_new[0] else margin, torch.as_tensor(ridge, dtype=torch.float64).to(statistics.mean.device)
+        )
         return solve_shared(statistics.mean, covariance, is_new, balance)[0]
     return solve(
         statistics.mean,
@@ -140,7 +142,7 @@ def solve(
     if shared and alike(is_new, margin) and not isinstance(covariances.common_scale, Tensor):
         assert covariances.common is not None
         own = SharedCovariance(covariances.common, covariances.common_scale, covariances.variances()[0].double())
-        extra = torch.as_tensor(ridge).to(own.variances)
+        extra = torch.as_tensor(ridge, dtype=torch.float64).to(device)
         return solve_shared(mean, own.raised(0.0 if is_new[0] else margin, extra), is_new, balance)[0]
     class_weight = balanced(is_new, balance).to(device)
     if margin > 0:
