@@ -43,7 +43,7 @@ class Scatter:
 
     def add(self, rows: Tensor, centre: Tensor | None = None) -> None:
         """Add x xᵀ of rows (n, d), less `centre` (d,) in float64 if there is one."""
-        for piece in rows.split(ROWS):
+        for piece in torch.split(rows, ROWS):
             if self._rows is None:
                 self._rows = self._upper.new_empty(ROWS, len(self._upper))
             if self._waiting + len(piece) > len(self._rows):

@@ -186,7 +186,7 @@ class ClassStatistics:
         order = torch.from_numpy(np.argsort(inverse, kind="stable")).to(self.device)
         sizes = np.bincount(inverse, minlength=len(names)).tolist()
         if self.form == "shared":
-            return self._update_shared(features, names, order.split(sizes))
+            return self._update_shared(features, names, torch.split(order, sizes))
         count, mean = torch.tensor(sizes), torch.empty(len(names), self.dim, dtype=torch.float64, device=self.device)
         centred = torch.empty(len(features), self.dim, dtype=self.dtype, device=self.device)
         start = 0
@@ -212,7 +212,7 @@ class ClassStatistics:
         """Add samples to the shared covariance, a few thousand rows at a time: there may be gigabytes of them."""
         mean = torch.zeros(len(names), self.dim, dtype=torch.float64, device=self.device)
         for centre, group in zip(mean, groups, strict=True):
-            for rows in group.split(ROWS):
+            for rows in torch.split(group, ROWS):
                 centre += features[rows].sum(0, dtype=torch.float64)
             centre /= len(group)
         largest = max(abs(float(end)) for end in features.aminmax())
@@ -221,7 +221,7 @@ class ClassStatistics:
                 self._check_size([(features[group] - centre).to(self.dtype).square().sum(0)])
         self._absorb(names, torch.tensor([len(group) for group in groups]), mean, {})
         for centre, group in zip(mean, groups, strict=True):
-            for rows in group.split(ROWS):
+            for rows in torch.split(group, ROWS):
                 self._scatter.add(features[rows], centre)
         self._freedom += len(features) - len(names)
         return self

@@ -60,12 +60,14 @@ def factorise(upper: Tensor) -> bool:
 
 def forward(factor: Tensor, columns: Tensor) -> Tensor:
     """U⁻ᵀ x for each of columns (d, m): white ones."""
-    return torch.linalg.solve_triangular(factor.mT, columns.to(factor.dtype), upper=False)
+    white: Tensor = torch.linalg.solve_triangular(factor.mT, columns.to(factor.dtype), upper=False)
+    return white
 
 
 def backward(factor: Tensor, columns: Tensor) -> Tensor:
     """U⁻¹ x for each of columns (d, m)."""
-    return torch.linalg.solve_triangular(factor, columns.to(factor.dtype), upper=True)
+    solved: Tensor = torch.linalg.solve_triangular(factor, columns.to(factor.dtype), upper=True)
+    return solved
 
 
 def packed(upper: Tensor) -> Tensor:
