@@ -38,7 +38,7 @@ def rows_of(count: int, dim: int) -> tuple[torch.Tensor, np.ndarray]:
     labels = np.arange(count) % CLASSES
     features = torch.randn(count, dim, generator=drawing)
     features += torch.randn(count, 32, generator=drawing) @ torch.randn(32, dim, generator=drawing)
-    features += 0.3 * torch.randn(CLASSES, dim, generator=drawing)[torch.from_numpy(labels)]
+    features += 3 / dim**0.5 * torch.randn(CLASSES, dim, generator=drawing)[torch.from_numpy(labels)]
     return features, labels
 
 
