@@ -65,8 +65,8 @@ class AMGCHyper(Hyper):
     )
     ridge: float | None = about(
         0.0,
-        "for freeze: added to every variance before the head is solved; none, with a shared covariance: a share of each, chosen "
-        "by leave-one-out in closed form",
+        "for freeze: added to every variance before the head is solved; none, if the covariance is shared: a share of each, "
+        "chosen by leave-one-out in closed form",
     )
 
     def __post_init__(self) -> None:
