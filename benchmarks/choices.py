@@ -3,7 +3,8 @@
     python benchmarks/choices.py --root DATA  # a quarter of an hour on two cores
 
 Filters from the training images of the first ten classes (seed 1993), statistics from 250 images of each of the 100 classes,
-the closed form, and the accuracy on 50 other training images of each class. No test image is looked at. 400 filters unless said.
+the closed form, and the accuracy on 50 other training images of each class. No test image is looked at. 400 filters unless
+said.
 """
 
 from __future__ import annotations
