@@ -73,7 +73,7 @@ def test_the_promised_steps_are_those_of_all_uses(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Finetune, "repeats", lambda self, features, labels: labels - self.task.new.start + 1)
     config = tiny.config("finetune", tasks=3, later=FROZEN)
     session = Session(config, tmp_path, Watch(), tiny.images())
-    rehearsals = [cost._rehearse(session, kind) for kind in (0, 1)]
+    rehearsals = [cost._rehearse(session, kind, session.network) for kind in (0, 1)]
     run(config, tmp_path, Note(), dataset=tiny.images())
     assert [rehearsal.repeats for rehearsal in rehearsals] == [1.0, 1.5]
     assert [cost.passes(session, index, rehearsals[min(index, 1)])[0] for index in range(3)] == steps == [6, 12, 12]
