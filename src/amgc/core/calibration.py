@@ -68,13 +68,16 @@ def shared_temperature(head: Head, statistics: ClassStatistics, fitted: float) -
     if len(statistics) < 2 or freedom < 1:
         return 1.0
     means, weight, bias = _centred(head, statistics)
+    order = _by_size(means)  # scores in the order of arrival would give each class other random numbers
+    means, weight, bias = means[order], weight[order], bias[order]
     chosen = _chosen(means)
     pooled_share = min(fitted / freedom, 0.9)
-    spread = (head.weight @ statistics.shared().times(head.weight.T)).cpu()
-    nothing = torch.zeros(len(chosen), len(weight), dtype=torch.float64)
-    noise = sample(nothing, Covariances(common=(spread + spread.T) / 2), _draws(chosen), _generator())
+    spread = weight @ statistics.shared().times(weight.T.to(statistics.device)).cpu()
+    values, vectors = torch.linalg.eigh((spread + spread.T) / 2)
+    root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T  # the one root that rounding does not turn: spread is singular
+    noise = torch.randn(len(chosen), _draws(chosen), len(weight), generator=_generator(), dtype=root.dtype) @ root
     scores = (means[chosen] @ weight.T + bias)[:, None] + noise / (1 - pooled_share)
-    return _least_loss(scores, chosen, 0.5 * fitted / (1 - pooled_share) / statistics.count[chosen])
+    return _least_loss(scores, chosen, 0.5 * fitted / (1 - pooled_share) / statistics.count[order][chosen])
 
 
 def _centred(head: Head, statistics: ClassStatistics) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,10 +86,14 @@ def _centred(head: Head, statistics: ClassStatistics) -> tuple[Tensor, Tensor, T
     return (statistics.mean - centre).cpu(), head.weight.cpu(), (head.bias + head.weight @ centre).cpu()
 
 
+def _by_size(means: Tensor) -> Tensor:
+    """The classes in an order that does not depend on when they came."""
+    return means.square().sum(1).argsort()
+
+
 def _chosen(means: Tensor) -> Tensor:
-    """The classes to draw from, by an order that does not depend on when they came."""
-    by_size = means.square().sum(1).argsort()
-    return by_size[torch.linspace(0, len(means) - 1, min(len(means), CLASSES)).round().long()]
+    """The classes to draw from."""
+    return _by_size(means)[torch.linspace(0, len(means) - 1, min(len(means), CLASSES)).round().long()]
 
 
 def _draws(chosen: Tensor) -> int:
