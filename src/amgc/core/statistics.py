@@ -209,21 +209,31 @@ class ClassStatistics:
         return self
 
     def _update_shared(self, features: Tensor, names: list[Label], groups: Sequence[Tensor]) -> ClassStatistics:
-        """Add samples to the shared covariance, a few thousand rows at a time: there may be gigabytes of them."""
+        """Add samples to the shared covariance, a few thousand rows at a time: there may be gigabytes of them.
+
+        b more rows of a known class of n samples also move its mean, by Chan's formula another n b / (n + b) δ δᵀ with
+        δ = mean of the rows - mean so far. Rows taken about a centre √(n / (n + b)) δ short of their own mean have exactly that
+        sum of squares: no row is added, however small the batches are.
+        """
         mean = torch.zeros(len(names), self.dim, dtype=torch.float64, device=self.device)
-        for centre, group in zip(mean, groups, strict=True):
+        for own, group in zip(mean, groups, strict=True):
             for rows in torch.split(group, ROWS):
-                centre += features[rows].sum(0, dtype=torch.float64)
-            centre /= len(group)
-        largest = max(abs(float(end)) for end in features.aminmax())
+                own += features[rows].sum(0, dtype=torch.float64)
+            own /= len(group)
+        centres = mean.clone()
+        known = [(k, self._index[name]) for k, name in enumerate(names) if name in self._index]
+        for k, row in known:
+            old = int(self.count[row])
+            centres[k] -= math.sqrt(old / (old + len(groups[k]))) * (mean[k] - self.mean[row])
+        largest = max(abs(float(end)) for end in (*features.aminmax(), *centres.aminmax()))
         if 4 * len(features) * largest**2 > torch.finfo(self.dtype).max:  # perhaps: look at each
-            for centre, group in zip(mean, groups, strict=True):
+            for centre, group in zip(centres, groups, strict=True):
                 self._check_size([(features[group] - centre).to(self.dtype).square().sum(0)])
         self._absorb(names, torch.tensor([len(group) for group in groups]), mean, {})
-        for centre, group in zip(mean, groups, strict=True):
+        for centre, group in zip(centres, groups, strict=True):
             for rows in torch.split(group, ROWS):
                 self._scatter.add(features[rows], centre)
-        self._freedom += len(features) - len(names)
+        self._freedom += len(features) - len(names) + len(known)
         return self
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -240,11 +250,24 @@ class ClassStatistics:
         spread = {name: [row.to(**where) for row in other._rows(name)] for name in self._row_shapes()}
         if self.form == "lowrank" and other.rank != self.rank:
             spread["factor"] = [self._leading(f, v) for f, v in zip(spread["factor"], spread["diagonal"], strict=True)]
+        steps, known = self._steps(other) if self.form == "shared" else (torch.empty(0), 0)
         self._absorb(other.classes, other.count, other.mean.to(self.device), spread)
         if self.form == "shared":
+            self._scatter.add(steps)
+            self._freedom += known
             self._scatter.upper.add_(other._scatter.upper.to(**where))  # type: ignore[call-overload]
             self._freedom += other._freedom
         return self
+
+    def _steps(self, other: ClassStatistics) -> tuple[Tensor, int]:
+        """Rows by whose squares the shared sum grows when the means of classes that both know become one; and how many."""
+        both = [(self._index[name], k) for k, name in enumerate(other.classes) if name in self._index]
+        mine, theirs = [row for row, _ in both], [k for _, k in both]
+        olds, fresh = self.count[mine].double(), other.count[theirs].double()
+        reach = (olds * fresh / (olds + fresh)).sqrt().to(self.device)
+        steps = ((other.mean[theirs].to(self.device) - self.mean[mine]) * reach[:, None]).to(self.dtype)
+        self._check_size([steps.square().sum(0)])
+        return steps, len(both)
 
     def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spread: dict[str, list[Tensor]]) -> None:
         """Merge groups, one per name, into the classes: all that can fail first, then the change."""
@@ -258,13 +281,6 @@ class ClassStatistics:
         merged = [self._merged(self._index[names[k]], groups[k], shift) for k, shift in zip(known, shifts, strict=True)]
         changes = merged + [groups[k] for k in added]
         self._check_size([rows[key] for rows in changes for key in spread])
-        if self.form == "shared" and known:  # the known classes' means move: two groups become one, with one mean less
-            olds, fresh = self.count[[self._index[names[k]] for k in known]].double(), count[known].double()
-            reach = (olds * fresh / (olds + fresh)).sqrt()
-            steps = (torch.stack(shifts) * reach[:, None].to(self.device)).to(self.dtype)
-            self._check_size([steps.square().sum(0)])
-            self._scatter.add(steps)
-            self._freedom += len(known)
         targets = [self._index[names[k]] for k in known] + list(range(len(self), len(self) + len(added)))
         for target, rows in zip(targets, changes, strict=True):
             for key, value in rows.items():
