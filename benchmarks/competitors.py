@@ -84,7 +84,8 @@ def show(out: Path) -> None:
     """The table of what is there."""
     paper = named("paper-cifar100-t10").paper
     print("CIFAR-100, T = 10, preset cifar100-small: LA, AIA, accuracy on old and new classes after the last task, %;")
-    print("minutes of a run on one thread; MB kept per class beside network and head; the paper's LA / AIA\n")
+    print("minutes of a run on one thread, beside other work and stops; MB kept per class beside network and head; the paper's")
+    print("LA / AIA\n")
     print(f"{'':20} {'LA':12} {'AIA':12} {'old':12} {'new':12} {'minutes':>7} {'MB/class':>8}  paper        runs, commit")
     for name, (method, _) in (TRAINED | FROZEN).items():
         runs = finished(name, out)
@@ -108,7 +109,7 @@ def show(out: Path) -> None:
             continue
         m, published = run.metrics, paper.get(name)
         beside = f"   paper {published['LA']} / {published['AIA']}" if published else ""
-        if m.last_accuracy is not None and m.average_incremental_accuracy is not None:
+        if run.finished and m.last_accuracy is not None and m.average_incremental_accuracy is not None:
             print(f"{name:20} {100 * m.last_accuracy:5.1f} {100 * m.average_incremental_accuracy:5.1f}{beside}")
 
 
