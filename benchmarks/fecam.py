@@ -59,7 +59,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true", help="small, seconds")
     quick = arguments.parse_args().quick
-    count, classes, dim, each, rounds = (1000, 5, 64, 60, 3) if quick else (10_000, 100, 512, 500, 2)
+    count, classes, dim, each, rounds = (1000, 5, 64, 60, 3) if quick else (10_000, 100, 512, 500, 1)
     with kept("fecam"):
         method = learned(classes, dim, each)
         rows = torch.rand(count, dim, generator=torch.Generator().manual_seed(1))
