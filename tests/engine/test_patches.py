@@ -11,6 +11,7 @@ import torch
 from contract.test_privacy import found
 from torch.nn.functional import unfold
 
+from amgc.cli.presets import CLOSED_FORM
 from amgc.data import Images
 from amgc.engine import cost as cost_module
 from amgc.engine import session as session_module
@@ -22,13 +23,11 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.features.patches import Patches
 from amgc.methods.contract import Task
 
-SOLVED = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": 0.01}
-
 
 def config(method: str = "amgc", machine: dict[str, Any] | None = None, **changes: Any) -> Config:
     """A run without training."""
     changes = {"first": {"epochs": 0}, "later": {"epochs": 0}, "features_options": {"filters": 6}} | changes
-    hyper = SOLVED if method == "amgc" else {}
+    hyper = CLOSED_FORM if method == "amgc" else {}
     return tiny.config(method, features="patches", machine=machine, hyper=hyper, **changes)
 
 
@@ -44,6 +43,19 @@ def test_a_run_without_training_knows_all_classes(tmp_path: Path) -> None:
     lines = run(config(features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
     right, total = sum(lines[-1]["correct"]), sum(lines[-1]["total"])
     assert right / total > 0.8 and len(lines) == 3
+
+
+def test_how_the_classes_are_split_into_tasks_does_not_matter(tmp_path: Path) -> None:
+    """With the same first task, hence the same filters; the ridge that leave-one-out chooses included."""
+    heads = []
+    for sizes in ((2, 1, 1, 1, 1), (2, 4)):
+        folder = tmp_path / str(len(sizes))
+        settings = config(sizes=sizes, tasks=None, features_options={"filters": 30})
+        run(settings, folder, dataset=tiny.images((30,) * 6))
+        tensors = tiny.saved(folder)[1]
+        head = torch.cat([tensors["method/head.weight"], tensors["method/head.bias"][:, None]], 1).double()
+        heads.append(head - head.mean(0))  # what all classes have in common does not matter
+    assert float((heads[0] - heads[1]).norm() / heads[1].norm()) < 1e-4
 
 
 @pytest.mark.parametrize("method", ["lda", "ncm", "fecam", "acil", "ranpac"])

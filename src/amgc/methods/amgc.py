@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task, about
-from amgc.methods.lazy import covariance, gaussian, losses, running, shrinkage, solver, statistics, torch
+from amgc.methods.lazy import covariance, gaussian, losses, running, solver, statistics, torch
 from amgc.methods.registry import method
 
 if TYPE_CHECKING:
@@ -96,13 +96,12 @@ SOURCES = dict.fromkeys((*SAID, "later.batchnorm"), "paper, 4.1") | {"later": "o
 class AMGC(Method[AMGCHyper]):
     """AMGC: one global classifier from means and covariances, old classes' variances enlarged (AMarX)."""
 
-    remembers = ("statistics", "running", "loading", "loaded_at")
+    remembers = ("statistics", "running")
 
     def __init__(self, hyper: AMGCHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
         self.statistics = statistics.ClassStatistics(network.dim, hyper.covariance, hyper.rank, device=device)
         self.running: Any = None  # RunningStatistics of the new classes, while they are trained on
-        self.loading, self.loaded_at = 0.0, 0  # the chosen share of each variance, and the number of samples then
         self._old: Callable[[Batch], torch.Tensor] | None = None
 
     def phase(self, task: Task) -> Phase:
@@ -217,21 +216,10 @@ class AMGC(Method[AMGCHyper]):
                 margin=self.hyper.margin,
                 new=new,
                 balance=self.hyper.balance,
-                ridge=self.ridge(),
+                ridge="auto" if self.hyper.ridge is None else self.hyper.ridge,
             )
             order = [self.statistics.index(label) for label in task.seen]
             self.head.set(solved.weight[order], solved.bias[order])
-
-    def ridge(self) -> float | torch.Tensor:
-        """What is added to the variances. To choose it takes a factorisation: done anew when the samples have doubled, and
-        scaled with their number in between."""
-        if self.hyper.ridge is not None:
-            return self.hyper.ridge
-        samples = int(self.statistics.count.sum())
-        if samples >= 2 * self.loaded_at:
-            share = shrinkage.towards_diagonal(self.statistics)
-            self.loading, self.loaded_at = min(share / max(1 - share, 1e-9), 1.0), samples
-        return self.loading * self.loaded_at / samples * self.statistics.shared().variances
 
 
 def variant(name: str, summary: str, **hyper: Any) -> None:

@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     from amgc.core import gaussian as gaussian
     from amgc.core import losses as losses
     from amgc.core import running as running
-    from amgc.core import shrinkage as shrinkage
     from amgc.core import solver as solver
     from amgc.core import statistics as statistics
     from amgc.data import augment as augment
     from amgc.features import branches as branches
 else:
     torch, augment = Lazy("torch"), Lazy("amgc.data.augment")
-    covariance, gaussian, losses, running = (
-        Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running")
+    covariance, gaussian, losses, running, solver, statistics = (
+        Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
     )
-    shrinkage, solver, statistics = (Lazy(f"amgc.core.{name}") for name in ("shrinkage", "solver", "statistics"))
     branches = Lazy("amgc.features.branches")
