@@ -83,7 +83,8 @@ def main() -> None:
     with kept("patches"), torch.no_grad():
         for filters in (100,) if quick else (400, 1600):
             network = fitted(filters, images)
-            difference = (convolution(network, pixels[:BATCH]) - network.encode(pixels[:BATCH])).abs().max()
+            ours = network(pixels[:BATCH]) * network.deviation + network.centre
+            difference = (convolution(network, pixels[:BATCH]) - ours).abs().max()
             weight = network.get_buffer("weight0")[:-1].contiguous()
             jobs = {
                 "products, 160 filters": products(weight, count, 1, 160),

@@ -158,6 +158,12 @@ def test_a_seed_decides_the_filters() -> None:
     assert not torch.equal(one.get_buffer("weight0"), other.get_buffer("weight0"))
 
 
+def test_fitted_again_it_forgets_the_first_images() -> None:
+    once, again = made((3, 12, 12), filters=6, seed=1), made((3, 12, 12), count=9, filters=6, seed=2)
+    again.fit(photos(12, (3, 12, 12)), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(once(pixels(once, 3)), again(pixels(again, 3)))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("room", [module.CPU_ROOM, (1, 1), (10_000, 2_000), module.GPU_ROOM])
 def test_neither_batches_nor_blocks_nor_threads_change_features(

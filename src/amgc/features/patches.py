@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import avg_pool2d, interpolate
+from torch.nn.functional import interpolate
 
 from amgc.features.extractor import Extractor, ImageSource, Preprocess
 from amgc.features.options import PatchesOptions
@@ -28,9 +28,9 @@ PATCHES, SAMPLED = 200_000, 10_000  # patches for the whitening, at most, and im
 MEASURED = 2_500  # images for the moments: deviations are known to one or two per cent
 PRIOR = 10  # images' worth of average variance that each variance is drawn to: few images know it badly
 BATCH = 256
-# Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (160 filters at the 729 places
-# of a CIFAR image, each twice: 0.9 MB); a GPU wants much work at once.
-CPU_ROOM, GPU_ROOM = (1 << 20, 1 << 18), (1 << 26, 1 << 26)
+# Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (128 filters at the 729 places
+# of a CIFAR image, each twice: 0.7 MB); a GPU wants much work at once.
+CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
 
 
 @extractor("patches")
@@ -69,7 +69,7 @@ class Patches(Extractor):
         """Features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255."""
         if self.needs_fit:
             raise RuntimeError("patches must be fitted before they see images: call fit with those of task 1, or load a file.")
-        return self.encode(images).sub_(self.centre).div_(self.deviation)
+        return self.encode(images)
 
     # ---- fitting -----------------------------------------------------------------------------------------------------
 
@@ -79,6 +79,8 @@ class Patches(Extractor):
         count = len(images.labels)
         if not count:
             raise ValueError("patches cannot be fitted on no images at all.")
+        self.centre.zero_()
+        self.deviation.fill_(1)
         for place, found in enumerate(self._sample(images, preprocess, generator)):
             weight = self._filters(found, self.banks[place][1], generator)
             self.get_buffer(f"weight{place}").copy_(weight)
@@ -151,20 +153,11 @@ class Patches(Extractor):
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Features (n, dim) before they are standardised: first by patch size, then by sign, cell and filter."""
-        images = self._reduced(images)
-        features = self._pooled(images)
-        if self.settled.mirror:  # cells are not mirrored back: both images then have the same features
-            features.add_(self._pooled(images.flip(3))).div_(2)
-        if self.settled.power == 0.5:
-            return features.sqrt_()
-        return features if self.settled.power == 1 else features.pow_(self.settled.power)
-
-    def _pooled(self, images: Tensor) -> Tensor:
-        """Thresholded responses, averaged over cells, (n, dim).
+        """Features (n, dim): first by patch size, then by sign, cell and filter.
 
         Threads share the images, not the products: those are so small that two cores at one of them wait for each other.
         """
+        images = self._reduced(images)
         features = torch.empty(len(images), self.dim, device=images.device)
         threads = min(torch.get_num_threads(), len(images)) if images.device.type == "cpu" else 1
         fill = partial(self._fill, inference=torch.is_inference_mode_enabled())
@@ -182,17 +175,35 @@ class Patches(Extractor):
         return features
 
     def _fill(self, features: Tensor, images: Tensor, inference: bool) -> None:
-        """`_pooled` into `features`. Modes are each thread's own: a new one has to be told that of its caller."""
+        """Into `features`. Modes are each thread's own: a new one has to be told that of its caller."""
         with torch.inference_mode(inference), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            for place, target in enumerate(self._by_bank(features)):
-                self._fill_bank(target, images, self.banks[place][0], self.get_buffer(f"weight{place}"))
+            targets = [self._by_bank(each) for each in (features, self.centre[None], self.deviation[None])]
+            for place, (target, centre, deviation) in enumerate(zip(*targets, strict=True)):
+                for start, pooled in self._pooled(images, self.banks[place][0], self.get_buffer(f"weight{place}")):
+                    done = target[start : start + len(pooled[0])]
+                    into = torch.split(done.transpose(1, 2), [part.shape[3] for part in pooled], dim=3)
+                    for part, piece in zip(pooled, into, strict=True):
+                        piece.copy_(part)
+                    self._finish(done, centre, deviation)
 
-    def _fill_bank(self, target: Tensor, images: Tensor, side: int, weight: Tensor) -> None:
-        """One bank of filters: target (n, 2, cells, K).
+    def _finish(self, averaged: Tensor, centre: Tensor, deviation: Tensor) -> None:
+        """From averages of max(a, t) and of min(a, -t), (n, 2, cells, K), to features.
 
-        max(a - t, 0) = max(a, t) - t and max(-a - t, 0) = -min(a, -t) - t, and the average of a constant is that constant:
-        a response is touched by two comparisons and by the products that average, nothing else. These pieces are small
-        enough for the cache; buffers are used again, as fresh memory costs more than what is computed in it.
+        max(a - t, 0) = max(a, t) - t and max(-a - t, 0) = -min(a, -t) - t, and the average of a constant is that constant.
+        """
+        averaged[:, 1].neg_()
+        averaged.sub_(self.settled.threshold).clamp_min_(0)
+        if self.settled.power == 0.5:
+            averaged.sqrt_()
+        elif self.settled.power != 1:
+            averaged.pow_(self.settled.power)
+        averaged.sub_(centre).div_(deviation)
+
+    def _pooled(self, images: Tensor, side: int, weight: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
+        """For a few images at a time, their first's number and parts (n, cells, 2, columns): max(a, t) and min(a, -t) averaged.
+
+        A response is touched by two comparisons and by the products that average, nothing else. All pieces are small enough
+        for the cache, and buffers are used again, as fresh memory costs more than what is computed in it.
         """
         (rows, count), channels, threshold = weight.shape, images.shape[1], self.settled.threshold
         high, wide = self._positions(side)
@@ -201,47 +212,45 @@ class Patches(Extractor):
         several = max(1, min(len(images), patch_room // (rows * positions)))
         columns = min(count, max(64, response_room // (2 * positions) // 32 * 32))
         block = min(several, max(1, response_room // (2 * positions * columns)))
-        averages = self._averages(high, wide).to(images)
+        views = 2 if self.settled.mirror else 1
+        averages = (self._averages(high, wide) / views).to(images)
         weights = [part.contiguous() for part in torch.split(weight, columns, dim=1)]
         patches = torch.ones(rows, several, high, wide, device=images.device)
         room = torch.empty(2 * block * positions * columns, device=images.device)
+        sums = [room.new_empty(several, cells, 2 * part.shape[1]) for part in weights]
 
-        def pieces(now: int) -> list[tuple[Tensor, ...]]:
-            """For `now` images: weights, responses with room for those above the threshold, both of them, their averages."""
-            made: list[tuple[Tensor, ...]] = []
-            for part in weights:
-                both = room[: 2 * now * positions * part.shape[1]].view(now, positions, -1)
-                above, response = both.flatten(0, 1).chunk(2, dim=1)
-                made.append((part, response, above, both, room.new_empty(now, cells, both.shape[2])))
-            return made
+        def responses(now: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+            """For `now` images and each part of the filters: those above the threshold, the responses, and both together."""
+            both = [room[: 2 * now * positions * part.shape[1]].view(now, positions, -1) for part in weights]
+            return [(*each.flatten(0, 1).chunk(2, dim=1), each) for each in both]  # type: ignore[misc]
 
-        usual = pieces(block)
+        usual = responses(block)
         for start in range(0, len(images), several):
             some = images[start : start + several]
-            self._unroll(some, side, torch.unflatten(patches[:-1, : len(some)], 0, (channels, side, side)))
-            for first in range(0, len(some), block):
-                now = min(block, len(some) - first)
-                matrix = patches[:, first : first + now].flatten(1).T
-                pooled = torch.split(target[start + first : start + first + now].transpose(1, 2), columns, dim=3)
-                each = averages.expand(now, -1, -1)
-                for (part, response, above, both, averaged), into in zip(
-                    usual if now == block else pieces(now), pooled, strict=True
-                ):
-                    torch.mm(matrix, part, out=response)
-                    torch.clamp_min(response, threshold, out=above)
-                    torch.clamp_max(response, -threshold, out=response)
-                    torch.bmm(each, both, out=averaged)
-                    into.copy_(averaged.view(into.shape))
-        target[:, 1].neg_()
-        target.sub_(threshold).clamp_min_(0)
+            # Cells are not mirrored back: an image and its mirror image then have the same features.
+            for view, seen in enumerate((some, some.flip(3))[:views]):
+                self._unroll(seen, side, torch.unflatten(patches[:-1, : len(some)], 0, (channels, side, side)))
+                for first in range(0, len(some), block):
+                    now = min(block, len(some) - first)
+                    matrix = patches[:, first : first + now].flatten(1).T
+                    each = averages.expand(now, -1, -1)
+                    rooms = usual if now == block else responses(now)
+                    for part, total, (above, response, both) in zip(weights, sums, rooms, strict=True):
+                        torch.mm(matrix, part, out=response)
+                        torch.clamp_min(response, threshold, out=above)
+                        torch.clamp_max(response, -threshold, out=response)
+                        into = total[first : first + now]
+                        torch.baddbmm(into, each, both, beta=view, out=into)
+            yield start, [torch.unflatten(total[: len(some)], 2, (2, -1)) for total in sums]
 
     def _unroll(self, images: Tensor, side: int, out: Tensor) -> None:
         """The normalised patches of images (n, c, h, w), out (c, side, side, n, high, wide)."""
         images = images.contiguous()
         stride = self.settled.stride
-        moments = torch.stack([images.mean(1, dtype=torch.float64), images.double().square().mean(1)], 1)
-        moments = avg_pool2d(avg_pool2d(moments, (side, 1), (stride, 1)), (1, side), (1, stride))
-        mean, square = moments.unbind(1)
+        pixels = images.double()
+        moments = torch.stack([pixels.mean(1), pixels.square().mean(1)])
+        down, across = (_box(size, side, stride).to(pixels) for size in self.size)
+        mean, square = down @ moments @ across.T
         scale = (square - mean.square()).clamp_min_(0).sqrt_().add_(self.settled.contrast).reciprocal_().float()
         windows = images.unfold(2, side, stride).unfold(3, side, stride).permute(1, 4, 5, 0, 2, 3)
         torch.sub(windows, mean.float(), out=out)
@@ -278,3 +287,10 @@ class Patches(Extractor):
                 f"a grid of {self.settled.grid} needs as many places for patches; images of {shown} have "
                 f"{' × '.join(map(str, self._positions(side)))} for patches of {side}. Choose a smaller grid, sizes or stride."
             )
+
+
+def _box(size: int, side: int, stride: int) -> Tensor:
+    """The matrix (places, size) that averages over `side` neighbours."""
+    places = torch.arange(0, size - side + 1, stride)[:, None]
+    offset = torch.arange(size) - places
+    return ((offset >= 0) & (offset < side)) / side
