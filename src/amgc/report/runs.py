@@ -109,8 +109,8 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
     """
     names = []
     for run in runs:
-        alike = [_flat(other.config) for other in runs if other.method == run.method]
-        own = _flat(run.config)
+        alike = [flat(other.config) for other in runs if other.method == run.method]
+        own = flat(run.config)
         differing = [key for key in own if any(other.get(key) != own[key] for other in alike)]
         settings = ", ".join(f"{key.removeprefix('hyper.')}={own[key]}" for key in differing)
         apart = settings if 0 < len(settings) <= 24 else run.path.name
@@ -119,12 +119,12 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
     return [name if count[name] == 1 else f"{run.method} ({run.path})" for name, run in zip(names, runs, strict=True)]
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings with dotted names, `hyper.margin`."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
