@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import amgc
 from amgc.cli.errors import UsageError
 from amgc.engine.config import Machine, merged
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import Entry, find
+from amgc.report.paper import PRESETS as FOLDER
+from amgc.report.paper import toml
 
-FOLDER = Path(amgc.__file__).parent / "presets"
 TABLES = ("data_options", "features_options", "hyper", "only", "machine", "paper")
 DEFAULT = "digits"
 UNTRAINED = ("patches",)  # extractors that nothing trains
@@ -103,7 +102,7 @@ def read(path: Path) -> Preset:
     """The preset in a file, all names in it checked."""
     preset = Preset(name=path.stem, path=str(path))
     with preset.blamed():
-        content = _toml(path)
+        content = toml(path)
         tables = {name: content.pop(name) for name in TABLES if name in content}
         for name in ("name", "path"):  # fields, but not the file's to say
             if name in content:
@@ -130,17 +129,6 @@ def read(path: Path) -> Preset:
             merged(find(name).hyper, preset.only[name], f"only.{name}.")
     preset.chosen_machine()
     return preset
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"this is not TOML: {error}") from error
 
 
 def _close(name: str, known: list[str]) -> str:

@@ -3,18 +3,24 @@
 from amgc.report.details import details
 from amgc.report.groups import Group, Spread, grouped, named_runs
 from amgc.report.metrics import DEFINITIONS, Metrics
+from amgc.report.paper_formats import FORMATS, as_text
+from amgc.report.paper_table import PaperTable, paper_table
 from amgc.report.plot import plot_accuracy
 from amgc.report.runs import RunError, RunRecord, find_runs, labels, load_run
 from amgc.report.table import accuracy_table, markdown_table
+from amgc.report.writing import whole_file
 
 __all__ = [
     "DEFINITIONS",
+    "FORMATS",
     "Group",
     "Metrics",
+    "PaperTable",
     "RunError",
     "RunRecord",
     "Spread",
     "accuracy_table",
+    "as_text",
     "details",
     "find_runs",
     "grouped",
@@ -22,5 +28,7 @@ __all__ = [
     "load_run",
     "markdown_table",
     "named_runs",
+    "paper_table",
     "plot_accuracy",
+    "whole_file",
 ]

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc.report.metrics import DEFINITIONS
 from amgc.report.runs import RunRecord, labels
 from amgc.report.table import percent, printable
+from amgc.report.writing import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +45,7 @@ def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> No
         shares = [100 * value for value in run.metrics.accuracy]
         axes.plot(run.metrics.seen[: run.done], shares, linewidth=1.8, clip_on=False, zorder=3, **_look(place))
     _name_lines(axes, drawn, height * 72)
-    with _whole_file(path) as temporary:
+    with whole_file(path) as temporary:
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(temporary, format=kind, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
 
@@ -115,23 +114,3 @@ def _name_lines(axes: Axes, drawn: Sequence[tuple[RunRecord, str]], height: floa
 
 def _look(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)], "markersize": 5}
-
-
-@contextmanager
-def _whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """As `amgc.files.atomic`, without torch: the file appears whole or not at all."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(target.parent)!r} to write {target.name!r} into; make it first.")
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

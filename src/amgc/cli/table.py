@@ -1,0 +1,50 @@
+"""`amgc table 1|2|3 RUN [RUN …]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional, arg
+
+Format = Literal["text", "markdown", "latex", "csv"]
+BY_SUFFIX: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The paper's table with finished runs in it: mean ± standard deviation over seeds, beside the paper's numbers."""
+
+    number: Annotated[
+        Positional[Literal[1, 2, 3]], arg(metavar="1|2|3", help="1: methods compared, 2: parts of AMGC, 3: kinds of margin")
+    ]
+    runs: Annotated[
+        Positional[tuple[str, ...]],
+        arg(metavar="RUN [RUN …]", help="folders of runs, or of several each; NAME=FOLDER makes a row of its own of them"),
+    ]
+    format: Annotated[Format | None, arg(help="default: by the suffix of --out, else text")] = None
+    out: Annotated[Path | None, arg(aliases=["-o"], help="file to write it to, instead of the terminal")] = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = tyro.cli(Table, args=list(arguments), prog="amgc table")
+
+    from amgc.cli.ending import width
+    from amgc.cli.errors import UsageError
+    from amgc.cli.progress import console
+    from amgc.report import FORMATS, as_text, named_runs, paper_table, whole_file
+
+    if not given.runs:
+        raise UsageError(f"name at least one folder: amgc table {given.number} RUN")
+    table = paper_table(given.number, named_runs(given.runs))
+    chosen = given.format or BY_SUFFIX.get(given.out.suffix.lower() if given.out else "", "text")
+    if given.out is None:
+        print(as_text(table, width(console())) if chosen == "text" else FORMATS[chosen](table), end="")
+        return 0
+    with whole_file(given.out) as temporary:
+        temporary.write_text(FORMATS[chosen](table), encoding="utf-8")
+    print(f"{given.out}: Table {given.number} as {chosen}")
+    return 0
