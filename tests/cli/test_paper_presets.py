@@ -14,6 +14,7 @@ from amgc.cli.run import paper
 from amgc.engine.config import Config
 from amgc.engine.training import rate
 from amgc.methods.registry import find, methods
+from amgc.report.paper import figures
 
 IMAGES = {"cifar100": 50_000, "tiny-imagenet": 100_000, "imagenet-subset": 129_000}  # the last one about
 PAPERS = [f"paper-{data}-t{tasks}" for data in IMAGES for tasks in (10, 20)]
@@ -72,6 +73,16 @@ def test_table_1_stands_beside_its_methods_and_tables_2_and_3_where_they_were_me
     figures = presets.named(name).paper
     assert tuple(figures) == (*COMPARED, *ablated)
     assert all(set(pair) == {"LA", "AIA"} and 0 < pair["LA"] <= pair["AIA"] < 60 for pair in figures.values())
+
+
+@pytest.mark.parametrize("name", [name for name in presets.names() if presets.named(name).paper])
+def test_every_preset_has_the_numbers_that_the_tables_show(name: str) -> None:
+    """Those of the paper's presets, and those that other presets repeat."""
+    preset = presets.named(name)
+    assert preset.tasks is not None
+    for method, pair in preset.paper.items():
+        shown = [figures(table, method, preset.data, preset.tasks) for table in (1, 2, 3)]
+        assert next(cell for cell in shown if cell) == pair
 
 
 @pytest.mark.parametrize("name", PAPERS)

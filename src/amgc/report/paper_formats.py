@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from rich.cells import cell_len
-
 from amgc.report.paper import departures
 from amgc.report.paper_table import METRICS, Cell, PaperTable, Row
 from amgc.report.table import DASH, WIDTH, percent, printable
@@ -40,7 +38,7 @@ def as_text(table: PaperTable, width: int = WIDTH) -> str:
         metrics = [_padded([row.cells[2 * place + metric] for row in table.rows]) for metric in range(2)]
         heads = [[printable(column.name), printable(column.split), "LA"], ["", "", "AIA"]]
         pair = [_column(head, cells, str.rjust) for head, cells in zip(heads, metrics, strict=True)]
-        if not blocks or sum(cell_len(lines[0]) + GAP for lines in [*blocks[-1], *pair]) - GAP > width:
+        if not blocks or sum(_width(lines[0]) + GAP for lines in [*blocks[-1], *pair]) - GAP > width:
             blocks.append([names])
         blocks[-1] += pair
     lines = [f"Table {table.number}: {table.title}; accuracies in percent", ""]
@@ -48,7 +46,7 @@ def as_text(table: PaperTable, width: int = WIDTH) -> str:
         rows = list(zip(*block, strict=True))
         rows = rows[:3] + [cells for cells in rows[3:] if any(map(str.strip, cells[1:]))]
         joined = [(" " * GAP).join(cells) for cells in rows]
-        lines += [*joined[:3], "─" * cell_len(joined[0]), *joined[3:], ""]
+        lines += [*joined[:3], "─" * _width(joined[0]), *joined[3:], ""]
     for note in _notes(table, "**best**", "_second best_"):
         lines += textwrap.wrap(printable(note), width)
     return "\n".join([*(line.rstrip() for line in lines), ""])
@@ -141,11 +139,18 @@ def _deviation(cell: Cell) -> str:
     return f" ± {percent(cell.ours.std)}" if cell.ours is not None and cell.ours.std is not None else ""
 
 
+def _width(text: str) -> int:
+    """Places that it takes on a terminal: some letters take two."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 def _column(head: Sequence[str], cells: Sequence[str], justify: Callable[[str, int], str]) -> list[str]:
-    """Lines of one width, counted in places of the terminal: some letters take two."""
+    """Lines of one width."""
     lines = [*head, *cells]
-    width = max(map(cell_len, lines))
-    return [justify(line, width - cell_len(line) + len(line)) for line in lines]
+    width = max(map(_width, lines))
+    return [justify(line, width - _width(line) + len(line)) for line in lines]
 
 
 def _padded(cells: Sequence[Cell]) -> list[str]:
