@@ -21,12 +21,13 @@ check: .venv/.ready ## style, format, types, direction of imports
 	@$(BIN)/mypy src
 	@$(BIN)/lint-imports --no-logo
 
-bench: .venv/.ready ## every benchmark in turn (slow); keep the machine otherwise idle
+bench: .venv/.ready ## every benchmark in turn (slow), then the pages; keep the machine otherwise idle
 	@for script in benchmarks/*.py; do \
-	  case "$${script##*/}" in _*|'*.py') continue;; esac; \
+	  case "$${script##*/}" in _*|results.py|'*.py') continue;; esac; \
 	  echo "== $$script"; \
 	  $(BIN)/python "$$script" || exit 1; \
 	done
+	@$(BIN)/python benchmarks/results.py
 
 clean: ## remove caches and build products; .venv stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -21,17 +21,10 @@ from pathlib import Path
 from _report import kept
 
 from amgc.report import RunError, load_run
+from amgc.report.paper import figures
 
 METHODS = ("amgc", "sblc", "sbndbolc", "sbgc", "dblc", "dbgc", "dbgc-sm")
-PAPER = {  # LA / AIA on CIFAR-100, T = 20: Tables 2 and 3. "?": a cell that stands twice in the table, or contradicts the text
-    "sblc": "4.8 / 17.3",
-    "sbndbolc": "5.6 / 18.9",
-    "sbgc": "4.8 / 17.3 ?",
-    "dblc": "8.3 / 24.4 ?",
-    "dbgc": "29.2 / 41.1",
-    "dbgc-sm": "18.6 / 35.6",
-    "amgc": "30.6 / 42.5",
-}
+DOUBTFUL = ("sbgc", "dblc")  # what the paper prints for them stands twice in its Table 2, or contradicts its text
 MOVING = ("1e-4", "1e-3", "1e-2")
 MARGINS = ("0", "0.1", "0.4", "1")
 BALANCES = ("two_means", "per_class")
@@ -94,11 +87,12 @@ def show(only: str, tasks: int, out: Path) -> None:
             print(f"  {name:34} {run.done} of {len(run.sizes)} tasks; then its loss diverged, or it is still going")
             continue
         m = run.metrics
-        figures = [m.last_accuracy, m.average_incremental_accuracy, m.first_task_accuracy[-1]]
-        figures += [m.old_accuracy[-1], m.new_accuracy[-1]]
-        shown = " ".join(f"{100 * value:5.1f}" for value in figures if value is not None)
+        shares = [m.last_accuracy, m.average_incremental_accuracy, m.first_task_accuracy[-1]]
+        shares += [m.old_accuracy[-1], m.new_accuracy[-1]]
+        shown = " ".join(f"{100 * value:5.1f}" for value in shares if value is not None)
         flags = (*flags, f"({run.commit})")
-        paper = f"   paper: {PAPER[name]}" if only == "table2" and tasks == 20 and PAPER.get(name) else ""
+        printed = (figures(2, name, "cifar100", tasks) or figures(3, name, "cifar100", tasks)) if only == "table2" else {}
+        paper = f"   paper: {printed['LA']} / {printed['AIA']}{' ?' * (name in DOUBTFUL)}" if printed else ""
         print(f"  {name:34} {shown}   {' '.join(flags)}{paper}")
     print()
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from _report import kept
 
 from amgc.report import RunError, load_run
+from amgc.report.paper import figures
 from amgc.report.runs import RunRecord
 
 FRONT = (50, 100, 200, 400, 800, 1600, 2400, 3200)
@@ -112,7 +113,8 @@ def plot(out: Path, path: Path) -> None:
     for (filters, run, _), minute in zip(rows, minutes, strict=True):
         place = (minute, 100 * run.metrics.last_accuracy)
         axes.annotate(f"{filters}", place, textcoords="offset points", xytext=(4, -11), fontsize=8)
-    axes.axhline(36.2, color="grey", linestyle="--", linewidth=1, label="best LA in the paper, 36.2")
+    paper = figures(1, "amgc", "cifar100", 10)["LA"]
+    axes.axhline(paper, color="grey", linestyle="--", linewidth=1, label=f"best LA in the paper, {paper}")
     axes.set(xscale="log", xlabel="minutes on two CPU cores, from raw files to the report", ylabel="accuracy, %")
     axes.set_title("CIFAR-100, 10 tasks; numbers of filters beside the dots", fontsize=10)
     axes.grid(alpha=0.3)

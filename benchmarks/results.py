@@ -1,0 +1,174 @@
+"""The pages whose figures are measured, from benchmarks/pages/*.md and what benchmarks/results/*.txt keeps.
+
+    python benchmarks/results.py          # writes docs/results.md, docs/fast.md and a line of README.md
+    python benchmarks/results.py --check  # says whether they are what it would write; exit code 1 if not
+
+Change prose in benchmarks/pages/ (jinja2), never in the pages that it makes. Figures are looked up by the names of the rows
+that the benchmarks print, so a benchmark that is run again needs no edit: run this. Figures that no file keeps say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from _kept import kept
+from ablation import DOUBTFUL, cells
+from competitors import FROZEN, TRAINED
+
+from amgc.features.options import PatchesOptions
+from amgc.report import whole_file
+from amgc.report.paper import PRESETS, figures, toml
+
+ROOT = Path(__file__).parents[1]
+TEMPLATES = Path(__file__).parent / "pages"
+README_LINE = re.compile(r"^(amgc run fast-cifar100-t10 +# the same without training: ).*$", flags=re.M)
+
+
+def signed(value: float) -> str:
+    """A difference in points with a real minus.
+
+    >>> signed(1.26), signed(-23.1), signed(0.04)
+    ('+1.3', '−23.1', '0.0')
+    """
+    rounded = round(value, 1)
+    return f"{rounded:+.1f}".replace("-", "−") if rounded else "0.0"
+
+
+def beside(ours: str, paper: float | None) -> str:
+    """The paper's number and ours minus it.
+
+    >>> beside("23.5 ± 1.0", 32.7), beside("6.3", None)
+    ('32.7 (−9.2)', '')
+    """
+    return "" if paper is None else f"{paper:.1f} ({signed(float(ours.split()[0]) - paper)})"
+
+
+def best(values: list[str]) -> list[str]:
+    """The same, the largest in bold.
+
+    >>> best(["9.5", "27.7 ± 1.3"])
+    ['9.5', '**27.7 ± 1.3**']
+    """
+    most = max(float(value.split()[0]) for value in values)
+    return [f"**{value}**" if float(value.split()[0]) == most else value for value in values]
+
+
+def table_1(names: list[str]) -> list[dict[str, Any]]:
+    """Rows of competitors.txt: the command, our numbers, the paper's beside those that have its settings of the method."""
+    rows = []
+    for name in names:
+        method, flags = (TRAINED | FROZEN)[name]
+        la, aia, old, new, minutes, size, *_, runs = kept("competitors").fields(name, part="minutes MB/class")
+        paper = figures(1, method, "cifar100", 10) if name == method else {}
+        row = {"command": " ".join(["--method", method, *flags]), "LA": la, "AIA": aia, "old": old, "new": new}
+        row |= {f"{key}_paper": beside(row[key], paper.get(key)) for key in ("LA", "AIA")}
+        rows.append(row | {"minutes": minutes, "MB": size, "runs": runs.split(",")[0]})
+    for key in ("LA", "AIA"):
+        for row, value in zip(rows, best([row[key] for row in rows]), strict=True):
+            row[key] = value
+    return rows
+
+
+def table_2(names: list[str]) -> list[dict[str, Any]]:
+    """Rows of ablation.txt at T = 10 and 20, with the numbers that the paper's Tables 2 and 3 print for T = 20."""
+    known = {name: (method, flags) for name, method, flags in cells("table2", 20)}
+    rows = []
+    for name in names:
+        method, flags = known[name]
+        row: dict[str, Any] = {"command": " ".join(["--method", method, *flags])}
+        for tasks in (10, 20):
+            la, aia, _, old, new, *_ = kept("ablation").numbers(name, part=f"table2, T = {tasks}:")
+            row[f"T{tasks}"] = {"LA": la, "AIA": aia, "old": old, "new": new}
+        paper = (figures(2, method, "cifar100", 20) or figures(3, method, "cifar100", 20)) if name == method else {}
+        row["paper"] = {key: beside(row["T20"][key], paper.get(key)) for key in ("LA", "AIA")}
+        row["doubtful"] = name in DOUBTFUL
+        rows.append(row)
+    return rows
+
+
+def preset_filters(preset: str = "fast-cifar100-t10") -> str:
+    """How many filters the fast preset has on images of CIFAR-100."""
+    options = toml(PRESETS / f"{preset}.toml").get("features_options", {})
+    return str(PatchesOptions(**options).settled(3, 32, 32).filters)
+
+
+def fast(filters: str, part: str = "front") -> dict[str, str]:
+    """The run with so many filters, T = 10."""
+    found = [row for row in kept("fast_path").table(part) if row["filters"] == filters]
+    if len(found) != 1:
+        raise LookupError(f"benchmarks/results/fast_path.txt has {len(found)} rows of {filters} filters in {part!r}, not one.")
+    return found[0]
+
+
+def readme(text: str) -> str:
+    """README.md with the preset's accuracy and time in the line that claims them."""
+    run, paper = fast(preset_filters()), figures(1, "amgc", "cifar100", 10)
+    claim = (
+        f"{float(run['LA']):.0f} % (the paper's best: {paper['LA']:.0f} %), in {math.ceil(int(run['seconds']) / 60)} minutes"
+    )
+    made, count = README_LINE.subn(lambda line: line[1] + claim, text)
+    if count != 1:
+        raise LookupError(f"README.md has {count} lines like {README_LINE.pattern!r}, not one.")
+    return made
+
+
+def filled(template: str) -> str:
+    """A page, from its template."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters |= {
+        "points": lambda value: f"{value:.1f}",
+        "signed": signed,
+        "minutes": lambda seconds: f"{int(seconds) / 60:.1f}",
+        "thousands": lambda count: f"{int(count):,}",
+        "minus": lambda text: str(text).replace("-", "−"),
+    }
+    environment.globals |= {
+        "kept": kept,
+        "paper": figures,
+        "table_1": table_1,
+        "table_2": table_2,
+        "beside": beside,
+        "fast": fast,
+        "preset_filters": preset_filters,
+    }
+    return environment.get_template(template).render()
+
+
+def pages() -> dict[Path, str]:
+    """Every page that is made here, and what should stand in it."""
+    made = {ROOT / "docs" / path.name: filled(path.name) for path in sorted(TEMPLATES.glob("*.md"))}
+    return made | {ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8"))}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--check", action="store_true", help="write nothing; say which pages are not up to date")
+    check = arguments.parse_args().check
+    made = pages()
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if not check:
+            with whole_file(path) as temporary:
+                temporary.write_text(made[path], encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {'not up to date; run python benchmarks/results.py' if check else 'written'}")
+    if not stale:
+        print("all pages are up to date")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""The pages with measured figures are what benchmarks/results.py makes of the kept files; its parsers on samples."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SAMPLE = """command: python benchmarks/sample.py
+commit:  822eb0a
+
+first, T = 10: LA, AIA, %
+  amgc                                13.1  31.5 100.0   (822eb0a)
+  amgc-freeze                         12.2  31.5  44.6   --freeze --margin 0.4 (822eb0a)
+  rate 1e-4                          3 of 10 tasks; then its loss diverged
+
+first, T = 20: LA, AIA, %
+  amgc                                 6.6  22.4  54.2   (822eb0a)   paper: 30.6 / 42.5
+  size             529,416 bytes a class   LA 39.75   -19.24
+  gap: 1.4e-02   (floor 8)
+
+                     LA           AIA          paper        runs, commit
+fetril                23.5 ± 1.0   38.6 ± 1.4  32.7 / 49.4  3, 78bf6f5
+"""
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[tuple[ModuleType, ModuleType]]:
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield importlib.import_module("_kept"), importlib.import_module("results")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def test_the_pages_are_what_the_script_makes_of_the_kept_files(modules) -> None:
+    for path, text in modules[1].pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is not up to date: run python benchmarks/results.py"
+
+
+def test_the_examples_of_the_parsers_hold(modules) -> None:
+    for module in modules:
+        failed, tried = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+        assert tried and not failed
+
+
+def test_a_rows_figures_are_read_as_they_were_printed(modules) -> None:
+    kept = modules[0].Kept(SAMPLE)
+    assert kept.numbers("amgc", "T = 10") == ["13.1", "31.5", "100.0"]  # the commit is no number
+    assert kept.numbers("amgc", "T = 20") == ["6.6", "22.4", "54.2", "30.6", "42.5"]
+    assert kept.numbers("amgc-freeze") == ["12.2", "31.5", "44.6", "0.4"]
+    assert kept.numbers("size") == ["529,416", "39.75", "-19.24"]
+    assert kept.numbers("gap") == ["1.4e-02", "8"]
+    assert kept.fields("fetril") == ["23.5 ± 1.0", "38.6 ± 1.4", "32.7 / 49.4", "3, 78bf6f5"]
+    assert kept.find(r"floor (\d+)") == "8"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda kept: kept.row("amgc"),  # two of that name
+        lambda kept: kept.row("amgc", "T = 30"),
+        lambda kept: kept.row("amg"),
+        lambda kept: kept.row("amgc", "LA, AIA"),  # two such paragraphs
+        lambda kept: kept.find(r"T = (\d+)"),
+    ],
+)
+def test_what_is_missing_or_ambiguous_is_an_error_and_no_figure(modules, ask) -> None:
+    with pytest.raises(LookupError, match=r"the text has [02]"):
+        ask(modules[0].Kept(SAMPLE))
+
+
+def test_the_readme_claims_what_was_measured_with_the_preset(modules, monkeypatch) -> None:
+    results = modules[1]
+    line = "amgc run fast-cifar100-t10   # the same without training: anything\n"
+    monkeypatch.setattr(results, "fast", lambda filters: {"1600": {"LA": "61.6", "seconds": "181"}}[filters])
+    made = results.readme(f"before\n{line}after\n")
+    assert made.splitlines() == [
+        "before",
+        "amgc run fast-cifar100-t10   # the same without training: 62 % (the paper's best: 36 %), in 4 minutes",
+        "after",
+    ]
+    with pytest.raises(LookupError, match=r"README.md has 2 lines"):
+        results.readme(2 * line)
+
+
+def test_check_says_which_page_is_stale(modules, monkeypatch, tmp_path, capsys) -> None:
+    results = modules[1]
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "pages", lambda: {page: "new\n"})
+    page.write_text("old\n")
+    monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
+    assert results.main() == 1 and "page.md: not up to date" in capsys.readouterr().out and page.read_text() == "old\n"
+    monkeypatch.setattr(sys, "argv", ["results.py"])
+    assert results.main() == 0 and page.read_text() == "new\n"
+    monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
+    assert results.main() == 0
