@@ -79,13 +79,14 @@ def test_marks_go_by_the_number_shown_and_equals_share_one(write_run: WriteRun) 
         "lda": [0, 2],
         "joint": [0, 0],  # an upper bound, no competitor
     }
-    assert "joint trains on all data" in as_text(table)
+    assert "no part of the ranking: joint." in as_text(table)
+    renamed = paper_table(1, named_runs([*runs[:4], f"upper={runs[4]}"]))
+    assert [cell.rank for cell in renamed.rows[-1].cells] == [0, 0]
 
 
 def test_numbers_that_differ_by_less_than_is_shown_are_equal(write_run: WriteRun) -> None:
-    runs = [write_run("amgc", (1,), [[50]], folder=str(seed), seed=seed) for seed in range(999)]
-    runs += [write_run("amgc", (1,), [[51]], folder="last", seed=999), write_run("ncm", (1,), [[50]])]
-    table = paper_table(1, named_runs(runs))  # 50.001 and 50
+    runs = [write_run("amgc", (40, 1), [[50], [50, 51]]), write_run("ncm", (40, 1), [[50], [50, 50]])]
+    table = paper_table(1, named_runs(runs))  # 2051 / 41 = 50.02 and 50
     assert [[cell.rank for cell in row.cells] for row in table.rows] == [[1, 1], [1, 1]]
 
 
@@ -121,6 +122,10 @@ def test_a_table_without_any_of_its_rows_says_which_it_has(write_run: WriteRun) 
 def test_a_run_cannot_take_the_name_of_a_method_of_the_paper(write_run: WriteRun) -> None:
     with pytest.raises(RunError, match=r"'ncm'.*beside the paper's AMGC"):
         paper_table(1, named_runs([f"amgc={write_run('ncm', (1, 1), [[50], [50, 50]])}"]))
+    file = write_run("somewhere/amgc.py", (1, 1), [[50], [50, 50]], folder="file")
+    with pytest.raises(RunError, match=r"somewhere/amgc\.py.*another name, such as mine="):
+        paper_table(1, named_runs([file]))
+    assert paper_table(1, named_runs([f"mine={file}"])).rows[0].name == "mine"
 
 
 def test_different_configs_under_one_name_are_refused(write_run: WriteRun) -> None:
@@ -179,7 +184,8 @@ def test_the_text_fits_and_the_numbers_of_seeds_are_said(write_run: WriteRun) ->
         for name in NAMES.values():
             assert name in text
     assert text.count("method") == 2  # the title's, and one block: all side by side
-    assert "2 seeds for AMGC (ImageNet-Subset, T = 10)" in text and "1 seed for ncm (ImageNet-Subset, T = 10)" in text
+    where = "(ImageNet-Subset, T = 10) and {0} (Tiny-ImageNet, T = 10) and {0} (CIFAR-100, T = 10)"
+    assert f"2 seeds for AMGC {where.format('AMGC')}; 1 seed for ncm {where.format('ncm')}." in text
 
 
 def test_what_departs_from_the_papers_setting_is_said(write_run: WriteRun) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from amgc.report.groups import Group, Spread, grouped
@@ -80,6 +80,10 @@ class Row:
     cells: tuple[Cell, ...]  # LA and AIA of each column in turn
     groups: tuple[Group | None, ...]  # of each column
 
+    @property
+    def is_bound(self) -> bool:
+        return any(group is not None and group.runs[0].method == BOUND for group in self.groups)
+
 
 @dataclass(frozen=True)
 class PaperTable:
@@ -89,7 +93,7 @@ class PaperTable:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    left_out: tuple[str, ...] = field(default=())  # names that are no rows of this table
+    left_out: tuple[str, ...] = ()  # names that are no rows of this table
 
     @property
     def notes(self) -> list[str]:
@@ -98,8 +102,8 @@ class PaperTable:
         if any(cell.paper is not None for row in self.rows for cell in row.cells):
             notes.append("Also shown: the paper's number, and ours minus the paper's in points.")
         notes += [_seeds(self), *_still_going(self), *_departures(self), *_renamed(self), *_amgc_twice(self)]
-        if any(row.key == BOUND for row in self.rows):
-            notes.append(f"{BOUND} trains on all data seen so far and takes no part in the ranking.")
+        if bounds := [row.name for row in self.rows if row.is_bound]:
+            notes.append(f"Trained on all data seen so far, and no part of the ranking: {', '.join(bounds)}.")
         if self.left_out:
             notes.append(f"No rows of this table, and left out: {', '.join(self.left_out)}.")
         return notes
@@ -113,10 +117,11 @@ def paper_table(number: int, runs: Sequence[tuple[str, RunRecord]]) -> PaperTabl
     """
     layout = TABLES[number]
     for name, run in runs:
-        if name in layout.rows and name != run.method:
+        own = str(run.config["method"])  # of a method from a file the path, whatever the file's name
+        if name in layout.rows and name != own:
             raise RunError(
-                f"{str(run.path)!r} is a run of {run.method!r}; as {name!r} it would stand beside the paper's "
-                f"{layout.rows[name]}. Give it another name."
+                f"{str(run.path)!r} is a run of {own!r}; as {name!r} it would stand beside the paper's "
+                f"{layout.rows[name]}. Give it another name, such as mine={run.path}."
             )
     taken = [(name, run) for name, run in runs if number == 1 or name in layout.rows or name != run.method]
     left_out = tuple(dict.fromkeys(name for name, run in runs if (name, run) not in taken))
@@ -151,23 +156,17 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     """Best and second best of ours in every column, by the number as it is shown; equal numbers share a rank."""
     ranks: list[dict[float, int]] = []
     for place in range(len(rows[0].cells)):
-        values = [row.cells[place].shown for row in rows if row.key != BOUND]
+        values = [row.cells[place].shown for row in rows if not row.is_bound]
         order = sorted({value for value in values if value is not None}, reverse=True)
         several = sum(value is not None for value in values) > 1  # the best of one is no news
         ranks.append({value: rank for rank, value in enumerate(order[:2], 1)} if several else {})
-    return [
-        Row(
-            row.key,
-            row.name,
-            row.in_paper,
-            tuple(
-                Cell(cell.ours, cell.paper, 0 if row.key == BOUND or cell.shown is None else known.get(cell.shown, 0))
-                for cell, known in zip(row.cells, ranks, strict=True)
-            ),
-            row.groups,
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        shown = [None if row.is_bound else cell.shown for cell in row.cells]
+        places = [0 if value is None else known.get(value, 0) for value, known in zip(shown, ranks, strict=True)]
+        cells = [replace(cell, rank=rank) for cell, rank in zip(row.cells, places, strict=True)]
+        found.append(replace(row, cells=tuple(cells)))
+    return found
 
 
 def _filled(table: PaperTable) -> list[tuple[Row, Column, Group]]:
@@ -191,12 +190,16 @@ def _seeds(table: PaperTable) -> str:
     if len(counts) == 1:
         count = next(iter(counts))
         return f"{start}{count} seeds." if count > 1 else f"{start}one seed each, so there is no deviation."
-    several = len(table.columns) > 1
-    said = []
-    for count, cells in sorted(counts.items(), reverse=True):
-        names = [f"{row.name} ({column.label})" if several else row.name for row, column in cells]
-        said.append(f"{count} seed{'s' * (count > 1)} for {', '.join(names)}")
+    said = [f"{count} seed{'s' * (count > 1)} for {_where(cells)}" for count, cells in sorted(counts.items(), reverse=True)]
     return f"{start}{'; '.join(said)}."
+
+
+def _where(cells: Sequence[tuple[Row, Column]]) -> str:
+    """Rows by their columns: `AMGC, ncm (CIFAR-100, T = 10) and AMGC (CIFAR-100, T = 20)`."""
+    columns: dict[Column, list[str]] = {}
+    for row, column in cells:
+        columns.setdefault(column, []).append(row.name)
+    return " and ".join(f"{', '.join(names)} ({column.label})" for column, names in columns.items())
 
 
 def _still_going(table: PaperTable) -> list[str]:
@@ -211,15 +214,12 @@ def _still_going(table: PaperTable) -> list[str]:
 
 def _departures(table: PaperTable) -> list[str]:
     """Where network, epochs or other settings are not the paper's; rows that depart alike are named together."""
-    alike: dict[str, dict[Column, list[str]]] = {}
+    alike: dict[str, list[tuple[Row, Column]]] = {}
     for row, column, group in _filled(table):
         if column.in_paper and (found := departures(group.runs[0])):
             more = f" and {len(found) - SETTINGS} more" if len(found) > SETTINGS else ""
-            alike.setdefault(", ".join(found[:SETTINGS]) + more, {}).setdefault(column, []).append(row.name)
-    notes = []
-    for text, where in alike.items():
-        rows = "; ".join(f"{', '.join(names)} ({column.label})" for column, names in where.items())
-        notes.append(f"{rows}: {text}.")
+            alike.setdefault(", ".join(found[:SETTINGS]) + more, []).append((row, column))
+    notes = [f"{_where(cells)}: {text}." for text, cells in alike.items()]
     if notes:
         notes.insert(0, "Not the paper's setting (in brackets that of the preset paper-DATA-tT), so compare with care:")
     for column in table.columns:
