@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from amgc.cli.run import paper
 from amgc.engine.config import Config
 from amgc.engine.training import rate
 from amgc.methods.registry import find, methods
-from amgc.report.paper import figures
+from amgc.report.metrics import Metrics
+from amgc.report.paper import departures, figures, sizes_of
+from amgc.report.runs import RunRecord
 
 IMAGES = {"cifar100": 50_000, "tiny-imagenet": 100_000, "imagenet-subset": 129_000}  # the last one about
 PAPERS = [f"paper-{data}-t{tasks}" for data in IMAGES for tasks in (10, 20)]
@@ -83,6 +87,19 @@ def test_every_preset_has_the_numbers_that_the_tables_show(name: str) -> None:
     for method, pair in preset.paper.items():
         shown = [figures(table, method, preset.data, preset.tasks) for table in (1, 2, 3)]
         assert next(cell for cell in shown if cell) == pair
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_run_of_the_papers_preset_departs_from_nothing(name: str, tmp_path: Path) -> None:
+    for method, config in parse([name, "--method", *methods()]).configs.items():
+        plain = json.loads(json.dumps(config.to_json()))
+        run = RunRecord(
+            tmp_path, plain, (), sizes_of(config.data, config.tasks or 0), Metrics([1], [], []), (), (), {}, None, "", ()
+        )
+        assert departures(run) == []
+        plain["features_options"]["width"] = 0.5
+        plain["hyper"]["first"]["epochs"] = 7
+        assert [text.split()[:2] for text in departures(run)] == [["width", "0.5"], ["first.epochs", "7"]], method
 
 
 @pytest.mark.parametrize("name", PAPERS)
