@@ -122,6 +122,8 @@ def test_a_table_without_any_of_its_rows_says_which_it_has(write_run: WriteRun) 
 def test_a_run_cannot_take_the_name_of_a_method_of_the_paper(write_run: WriteRun) -> None:
     with pytest.raises(RunError, match=r"'ncm'.*beside the paper's AMGC"):
         paper_table(1, named_runs([f"amgc={write_run('ncm', (1, 1), [[50], [50, 50]])}"]))
+    with pytest.raises(RunError, match="as 'FeCAM' it would stand beside the paper's FeCAM"):
+        paper_table(1, named_runs([f"FeCAM={write_run('fecam', (1, 1), [[50], [50, 50]])}"]))
     file = write_run("somewhere/amgc.py", (1, 1), [[50], [50, 50]], folder="file")
     with pytest.raises(RunError, match=r"somewhere/amgc\.py.*another name, such as mine="):
         paper_table(1, named_runs([file]))
@@ -184,8 +186,10 @@ def test_the_text_fits_and_the_numbers_of_seeds_are_said(write_run: WriteRun) ->
         for name in NAMES.values():
             assert name in text
     assert text.count("method") == 2  # the title's, and one block: all side by side
-    where = "(ImageNet-Subset, T = 10) and {0} (Tiny-ImageNet, T = 10) and {0} (CIFAR-100, T = 10)"
-    assert f"2 seeds for AMGC {where.format('AMGC')}; 1 seed for ncm {where.format('ncm')}." in text
+    assert "2 seeds for AMGC; 1 seed for ncm." in text
+    more = write_run("ncm", TEN, level(20), folder="more", data="cifar100", seed=7)
+    text = as_text(paper_table(1, named_runs([folder, more])), 400)
+    assert "2 seeds for AMGC, ncm (CIFAR-100, T = 10); 1 seed for ncm (ImageNet-Subset, T = 10; Tiny-ImageNet, T = 10)." in text
 
 
 def test_what_departs_from_the_papers_setting_is_said(write_run: WriteRun) -> None:
@@ -201,8 +205,8 @@ def test_what_departs_from_the_papers_setting_is_said(write_run: WriteRun) -> No
     mine = write_run("mine.py", TEN, level(30), folder="z", hyper={"own": 1}, **paper)
     assert departures(load_run(mine)) == []  # nothing is known of its own settings
     text = as_text(paper_table(1, named_runs([own.path, f"patches={patches}"])))
-    assert "AMGC (CIFAR-100, T = 10): width 0.25 (1.0), first.epochs 60 (400), later.epochs 5 (200)." in text
-    assert "patches (CIFAR-100, T = 10): features patches (resnet18)." in text
+    assert "AMGC: width 0.25 (1.0), first.epochs 60 (400), later.epochs 5 (200)." in text
+    assert "patches: features patches (resnet18)." in text
 
 
 def test_csv_has_plain_numbers(compared: PaperTable) -> None:

@@ -48,7 +48,7 @@ def as_text(table: PaperTable, width: int = WIDTH) -> str:
         joined = [(" " * GAP).join(cells) for cells in rows]
         lines += [*joined[:3], "─" * _width(joined[0]), *joined[3:], ""]
     for note in _notes(table, "**best**", "_second best_"):
-        lines += textwrap.wrap(printable(note), width)
+        lines += textwrap.wrap(printable(note), width, break_on_hyphens=False)
     return "\n".join([*(line.rstrip() for line in lines), ""])
 
 

@@ -118,10 +118,11 @@ def paper_table(number: int, runs: Sequence[tuple[str, RunRecord]]) -> PaperTabl
     layout = TABLES[number]
     for name, run in runs:
         own = str(run.config["method"])  # of a method from a file the path, whatever the file's name
-        if name in layout.rows and name != own:
+        printed = layout.rows.get(name, name)
+        if printed in layout.rows.values() and name != own:
             raise RunError(
                 f"{str(run.path)!r} is a run of {own!r}; as {name!r} it would stand beside the paper's "
-                f"{layout.rows[name]}. Give it another name, such as mine={run.path}."
+                f"{printed}. Give it another name, such as mine={run.path}."
             )
     taken = [(name, run) for name, run in runs if number == 1 or name in layout.rows or name != run.method]
     left_out = tuple(dict.fromkeys(name for name, run in runs if (name, run) not in taken))
@@ -190,16 +191,19 @@ def _seeds(table: PaperTable) -> str:
     if len(counts) == 1:
         count = next(iter(counts))
         return f"{start}{count} seeds." if count > 1 else f"{start}one seed each, so there is no deviation."
-    said = [f"{count} seed{'s' * (count > 1)} for {_where(cells)}" for count, cells in sorted(counts.items(), reverse=True)]
+    said = [
+        f"{count} seed{'s' * (count > 1)} for {_where(cells, table)}" for count, cells in sorted(counts.items(), reverse=True)
+    ]
     return f"{start}{'; '.join(said)}."
 
 
-def _where(cells: Sequence[tuple[Row, Column]]) -> str:
-    """Rows by their columns: `AMGC, ncm (CIFAR-100, T = 10) and AMGC (CIFAR-100, T = 20)`."""
-    columns: dict[Column, list[str]] = {}
+def _where(cells: Sequence[tuple[Row, Column]], table: PaperTable) -> str:
+    """Rows, with their columns where it is not all that they have: `FeCAM, AMGC (CIFAR-100, T = 10)`."""
+    rows: dict[str, list[str]] = {}
     for row, column in cells:
-        columns.setdefault(column, []).append(row.name)
-    return " and ".join(f"{', '.join(names)} ({column.label})" for column, names in columns.items())
+        rows.setdefault(row.name, []).append(column.label)
+    full = {row.name: sum(group is not None for group in row.groups) for row in table.rows}
+    return ", ".join(f"{name} ({'; '.join(own)})" if len(own) < full[name] else name for name, own in rows.items())
 
 
 def _still_going(table: PaperTable) -> list[str]:
@@ -219,7 +223,7 @@ def _departures(table: PaperTable) -> list[str]:
         if column.in_paper and (found := departures(group.runs[0])):
             more = f" and {len(found) - SETTINGS} more" if len(found) > SETTINGS else ""
             alike.setdefault(", ".join(found[:SETTINGS]) + more, []).append((row, column))
-    notes = [f"{_where(cells)}: {text}." for text, cells in alike.items()]
+    notes = [f"{_where(cells, table)}: {text}." for text, cells in alike.items()]
     if notes:
         notes.insert(0, "Not the paper's setting (in brackets that of the preset paper-DATA-tT), so compare with care:")
     for column in table.columns:
