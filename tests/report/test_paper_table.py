@@ -250,8 +250,14 @@ def test_latex_is_well_formed(odd: PaperTable, compared: PaperTable) -> None:
         check_latex(as_latex(table))
 
 
+def test_a_name_in_brackets_is_no_option_of_the_row_before(write_run: WriteRun) -> None:
+    runs = [(name, load_run(write_run("ncm", (1, 1), [[40], [50, 50]], folder=name))) for name in ("plain", "[2cm]", "*x")]
+    check_latex(as_latex(paper_table(1, runs)))
+
+
 def check_latex(source: str) -> None:
     source = re.sub(r"(?<!\\)%.*", "", source)
+    assert not re.search(r"\\\\\s*[\[*]", source)  # an option, or a variant, of the end of a row
     open_environments: list[str] = []
     for kind, name in re.findall(r"\\(begin|end)\{([a-z*]+)\}", source):
         if kind == "begin":

@@ -26,6 +26,8 @@ LATEX = {  # one pass over the text, so that what is inserted is not escaped aga
     "×": r"$\times$",
     "–": "--",
     "…": r"\ldots{}",
+    "[": "{[}",  # after the end of a row it would begin an option, and * a variant
+    "*": "{*}",
 } | {letter: f"\\{letter}" for letter in "&%$#_{}"}
 PRINTED = {"SBnDBoLC": "SB$^{n}$DB$^{o}$LC"}  # names that the paper sets with superscripts
 
