@@ -11,10 +11,14 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w
 
 
 class Kept:
-    """What one benchmark printed: paragraphs, apart by empty lines, of rows `NAME  figures …` or `NAME: figures …`."""
+    """What one benchmark printed: paragraphs, apart by empty lines, of rows `NAME  figures …` or `NAME: figures …`.
+
+    The first paragraph, with command, commit and machine, is not looked at.
+    """
 
     def __init__(self, text: str, name: str = "the text") -> None:
-        self.text, self.name = text, name
+        self.text = text.partition("\n\n")[2] if text.startswith("command:") else text
+        self.name = name
 
     def row(self, name: str, part: str = "") -> str:
         """What stands behind `name` in the only row of that name, in the paragraph that has `part` in one of its lines."""

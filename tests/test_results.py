@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SAMPLE = """command: python benchmarks/sample.py
+SAMPLE = """command: python benchmarks/sample.py --only T = 10
 commit:  822eb0a
 
 first, T = 10: LA, AIA, %
