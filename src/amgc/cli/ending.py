@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amgc.report import RunRecord, accuracy_table, find_runs, plot_accuracy
+from amgc.report.plan import paper_figures
 from amgc.report.table import DASH, grid, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-PLAN, PLOT = "plan.json", "accuracy.png"
+PLOT = "accuracy.png"
 WIDEST = 120
 
 
@@ -43,15 +43,6 @@ def show_paper(folder: Path, runs: Sequence[RunRecord], console: Console) -> Non
     if rows:
         console.print()
         console.print(grid(["method", "LA", "LA, paper", "AIA", "AIA, paper"], rows))
-
-
-def paper_figures(folder: Path) -> dict[str, dict[str, float]]:
-    """What the plan in the folder keeps of the preset's `[paper]`."""
-    try:
-        figures: Any = json.loads((folder / PLAN).read_text())["paper"]
-        return {str(name): {str(key): float(value) for key, value in pair.items()} for name, pair in figures.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # no plan, or a damaged one: the table stands without it
 
 
 def width(console: Console) -> int:

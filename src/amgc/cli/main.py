@@ -16,6 +16,7 @@ COMMANDS = {
     "resume": "go on with a run that was stopped, or that a crash ended",
     "show": "accuracies of runs, finished or still going",
     "table": "the paper's Table 1, 2 or 3 with runs of yours in it, as text, Markdown, LaTeX or CSV",
+    "report": "runs as one HTML page: tables, figures and every setting; no network needed",
     "list": "methods, data sets, feature extractors and presets, by name",
 }
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.cli.ending import PLAN, show_ending
+from amgc.cli.ending import show_ending
 from amgc.cli.errors import STOPPED, is_first_process
 from amgc.cli.progress import Quiet, Shown, stoppable
 from amgc.engine.config import Config
 from amgc.methods.registry import find
+from amgc.report.plan import PLAN
 
 if TYPE_CHECKING:
     from rich.console import Console

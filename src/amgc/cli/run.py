@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from amgc.cli.ending import PLAN
 from amgc.cli.errors import UsageError, is_first_process
 from amgc.cli.flags import SPLIT, Parsed, parse
+from amgc.report.plan import PLAN
 
 FIRST_TASK = "task-1.safetensors"  # engine.session has the name too, and torch
 FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which folder it chose

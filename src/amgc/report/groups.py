@@ -71,12 +71,17 @@ class Group:
         return tuple(found for column in columns if (found := Spread.of(column)) is not None)
 
 
-def named_runs(arguments: Sequence[str | os.PathLike[str]]) -> list[tuple[str, RunRecord]]:
-    """The runs in the folders that were named, each with its row's name: NAME of an argument NAME=FOLDER, or the method's."""
+def named_runs(
+    arguments: Sequence[str | os.PathLike[str]], damaged: list[RunError] | None = None
+) -> list[tuple[str, RunRecord]]:
+    """The runs in the folders that were named, each with its row's name: NAME of an argument NAME=FOLDER, or the method's.
+
+    `damaged` is that of `find_runs`.
+    """
     found: dict[Path, tuple[str, RunRecord]] = {}
     for argument in map(str, arguments):
         name, equals, folder = ("", "", argument) if Path(argument).exists() else argument.partition("=")
-        for run in find_runs(folder if equals else argument):
+        for run in find_runs(folder if equals else argument, damaged):
             found.setdefault(run.path.resolve(), (name or run.method, run))  # a folder that is named twice counts once
     return list(found.values())
 

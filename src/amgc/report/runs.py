@@ -52,15 +52,26 @@ class RunRecord:
         return self.done == len(self.sizes)
 
 
-def find_runs(path: str | os.PathLike[str]) -> list[RunRecord]:
-    """The run at `path`, or the runs in its sub-folders in order of creation."""
+def find_runs(path: str | os.PathLike[str], damaged: list[RunError] | None = None) -> list[RunRecord]:
+    """The run at `path`, or the runs in its sub-folders in order of creation.
+
+    A damaged run is an error; with a list `damaged`, the error is put there and the others are returned.
+    """
     folder = _folder(path)
-    if (folder / "run.json").exists():
-        return [load_run(folder)]
-    inside = sorted(file.parent for file in folder.glob("*/run.json") if not file.parent.name.startswith("."))
+    inside = [folder]
+    if not (folder / "run.json").exists():
+        inside = sorted(file.parent for file in folder.glob("*/run.json") if not file.parent.name.startswith("."))
     if not inside:
         raise FileNotFoundError(f"neither {str(folder)!r} nor a folder in it has a run.json. {LOOKS}")
-    return sorted((load_run(run) for run in inside), key=lambda run: run.created)
+    runs = []
+    for run in inside:
+        try:
+            runs.append(load_run(run))
+        except RunError as error:
+            if damaged is None:
+                raise
+            damaged.append(error)
+    return sorted(runs, key=lambda run: run.created)
 
 
 def load_run(path: str | os.PathLike[str]) -> RunRecord:
