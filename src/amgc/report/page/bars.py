@@ -13,7 +13,13 @@ NAMED = 40  # bars that have their class's name below
 
 
 def class_bars(
-    identity: str, title: str, text: str, names: Sequence[str], values: Sequence[float | None], y_name: str, blocks: Sequence[int]
+    identity: str,
+    title: str,
+    text: str,
+    names: Sequence[str],
+    values: Sequence[float | None],
+    y_name: str,
+    blocks: Sequence[int],
 ) -> Markup:
     """Vertical bars; `blocks` are the lengths of the tasks, whose bounds are marked. A class without a value has no bar."""
     count = len(names)
@@ -58,7 +64,11 @@ def round_ticks(highest: float) -> list[float]:
 
 
 def _name_below(name: str, x: float, floor: float, upright: bool) -> Markup:
-    turn = f"translate({number(x)} {number(floor + 16)})" if upright else f"translate({number(x + 4)} {number(floor + 8)}) rotate(-90)"
+    turn = (
+        f"translate({number(x)} {number(floor + 16)})"
+        if upright
+        else f"translate({number(x + 4)} {number(floor + 8)}) rotate(-90)"
+    )
     return tag("text", tag("title", name), short(name, 12), class_="tick middle" if upright else "tick end", transform=turn)
 
 

@@ -76,7 +76,10 @@ def _levels(heat: Heat, cell: float) -> Markup:
             square = f"M{number(column * cell)} {number(row * cell)}h{size}v{size}h-{size}z"
             levels.setdefault(max(1, round(value * LEVELS)), []).append(square)
     ground = tag("rect", x=0.0, y=0.0, width=heat.count * cell, height=heat.count * cell, class_="ground")
-    paths = [tag("path", d="".join(squares), class_="cell", fill_opacity=_strength(level / LEVELS)) for level, squares in levels.items()]
+    paths = [
+        tag("path", d="".join(squares), class_="cell", fill_opacity=_strength(level / LEVELS))
+        for level, squares in levels.items()
+    ]
     return Markup("").join([ground, *paths])
 
 

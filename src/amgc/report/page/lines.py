@@ -62,7 +62,15 @@ def accuracy_chart(identity: str, title: str, text: str, lines: Sequence[Line], 
     series = [_series(frame, line, band=True) for line in shown]
     names = [] if narrow else _end_names(frame, shown)
     return drawing(
-        identity, frame.width, frame.height, title, text, axes, *series, *names, class_="chart narrow" if narrow else "chart wide"
+        identity,
+        frame.width,
+        frame.height,
+        title,
+        text,
+        axes,
+        *series,
+        *names,
+        class_="chart narrow" if narrow else "chart wide",
     )
 
 

@@ -16,6 +16,7 @@ from amgc.report.page.marks import drawing, number, tag
 SIDE = 250.0  # pixels of a panel's longer side
 SHARE = 0.995  # of the points that the axes hold: a single far one must not squeeze the others into a dot
 
+
 @dataclass(frozen=True)
 class Panel:
     """Both classes after one task."""
@@ -44,7 +45,9 @@ def plane_panels(identity: str, names: tuple[str, str], panels: Sequence[Panel])
             if gaussian is not None:
                 inside += _ellipses(which, gaussian, place, scale)
         text = _said(names, panel)
-        svg = drawing(f"{identity}-{index}", width, height, f"{names[0]} and {names[1]}, {panel.title}", text, *inside, class_="plane")
+        svg = drawing(
+            f"{identity}-{index}", width, height, f"{names[0]} and {names[1]}, {panel.title}", text, *inside, class_="plane"
+        )
         drawn.append((panel.title, svg))
     return drawn
 

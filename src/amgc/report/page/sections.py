@@ -85,7 +85,11 @@ def accuracy(stream: Stream) -> dict[str, Any]:
     title = "Accuracy on all seen classes after each task"
     seen = stream.entries[0].runs[0].metrics.seen
     rows = [
-        (f"T{task + 1}", str(seen[task]), *[percent_spread(line.values[task]) if task < len(line.values) else "" for line in lines])
+        (
+            f"T{task + 1}",
+            str(seen[task]),
+            *[percent_spread(line.values[task]) if task < len(line.values) else "" for line in lines],
+        )
         for task in range(max(entry.done for entry in stream.begun))
     ]
     return {
@@ -106,7 +110,9 @@ def matrix(stream: Stream) -> dict[str, Any]:
         cells = {(i, j): entry.matrix[row][column] for i, row in enumerate(tasks) for j, column in enumerate(tasks[: i + 1])}
         written = {cell: f"{100 * value:.0f}" for cell, value in cells.items()}
         heat = Heat(names, cells, written, rows="after task", columns="on the classes of task")
-        text = f"After the last task: {', '.join(f'task {name} {written[len(names) - 1, j]} %' for j, name in enumerate(names))}."
+        text = (
+            f"After the last task: {', '.join(f'task {name} {written[len(names) - 1, j]} %' for j, name in enumerate(names))}."
+        )
         identity = f"matrix-{stream.number}-{entry.place}"
         shown.append(
             {
@@ -148,9 +154,7 @@ def balance(stream: Stream) -> dict[str, Any]:
         text = f"After task {entry.done}: old classes {percent(old.values[-1].mean)} %, new classes {percent(new.values[-1].mean)} %."
         identity = f"balance-{stream.number}-{entry.place}"
         before: list[Spread | None] = [None, *old.values]
-        rows = [
-            (f"T{task + 1}", percent_spread(before[task]), percent_spread(value)) for task, value in enumerate(new.values)
-        ]
+        rows = [(f"T{task + 1}", percent_spread(before[task]), percent_spread(value)) for task, value in enumerate(new.values)]
         figure = balance_chart(identity, f"Accuracy of {entry.name} on old and on new classes", text, old, new)
         shown.append({"entry": entry, "figure": figure, "header": ["after", "old", "new"], "rows": rows})
     return {"shown": shown, "definitions": [(name, DEFINITIONS[name]) for name in ("old", "new")]}
@@ -170,7 +174,11 @@ def confused(stream: Stream) -> dict[str, Any]:
             {(i, j): shares.get((i, j), 0.0) for i in range(len(names)) for j in range(len(names))}
             if len(names) <= NUMBERED
             else shares,
-            {(i, j): f"{100 * shares[i, j]:.0f}" if (i, j) in shares else "" for i in range(len(names)) for j in range(len(names))}
+            {
+                (i, j): f"{100 * shares[i, j]:.0f}" if (i, j) in shares else ""
+                for i in range(len(names))
+                for j in range(len(names))
+            }
             if len(names) <= NUMBERED
             else {},
             rows="test images of",
