@@ -1,4 +1,4 @@
-"""Numbers per class, of one run: other seeds let the classes arrive in another order, and who is old decides who is confused."""
+"""Numbers per class, of one run: another seed has another order of arrival, and who is old decides who is confused."""
 
 from __future__ import annotations
 

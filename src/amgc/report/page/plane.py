@@ -1,5 +1,6 @@
-"""The paper's Figure 1, measured: test features of two classes in a plane after several tasks, on common axes, with the Gaussians
-that the method remembers and the enlarged ones.
+"""The paper's Figure 1, measured: test features of two classes in a plane after several tasks, on common axes.
+
+With the Gaussians that the method remembers, and the enlarged ones.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _environment() -> Environment:
 
 def _title(found: Sequence[Stream]) -> str:
     data = list(dict.fromkeys(stream.data for stream in found))
-    return f"{', '.join(data)}: classes that arrive task after task"
+    return f"Class-incremental learning on {' and '.join(data)}"
 
 
 def _lead(found: Sequence[Stream]) -> str:

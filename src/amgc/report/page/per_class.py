@@ -1,0 +1,144 @@
+"""What stands in the sections on classes: who is confused with whom, margins, and two classes' features in a plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from amgc.report.observed import Margins
+from amgc.report.page.bars import class_bars
+from amgc.report.page.classes import Confusion, class_margins, confusion, planes
+from amgc.report.page.entries import Entry, Stream
+from amgc.report.page.heat import NAMED, NUMBERED, Heat, cell_place, heat_map
+from amgc.report.page.plane import Panel, plane_panels
+from amgc.report.runs import RunRecord
+from amgc.report.table import DASH, evenly
+
+PANELS = 6  # tasks that Figure 1 shows
+PAIRS = 10  # confused pairs that are listed
+
+
+def confused(stream: Stream) -> dict[str, Any]:
+    shown = []
+    for entry in stream.begun:
+        found = confusion(entry)
+        if found is None:
+            continue
+        pairs = found.pairs(PAIRS)
+        often = "; ".join(f"{one} taken for {other}, {count} times" for one, other, count, _ in pairs[:3])
+        text = f"Most often: {often}." if pairs else "No mistake."
+        identity = f"confusion-{stream.number}-{entry.place}"
+        shown.append(
+            {
+                "entry": entry,
+                "figure": heat_map(identity, f"Confusion of {entry.name}", text, confusion_map(found)),
+                "run": found.run,
+                "pairs": pairs,
+                "classes": found.rows(),
+                "pointer": pointer(found) if len(found.totals) > NUMBERED else None,
+            }
+        )
+    return {"shown": shown, "missing": missing(stream, shown)}
+
+
+def confusion_map(found: Confusion) -> Heat:
+    names = found.run.class_names[: len(found.totals)]
+    cells, written = found.shares, {}
+    if len(names) <= NUMBERED:  # empty cells too
+        everywhere = [(i, j) for i in range(len(names)) for j in range(len(names))]
+        cells = {cell: cells.get(cell, 0.0) for cell in everywhere}
+        written = {cell: f"{100 * share:.0f}" if share else "" for cell, share in cells.items()}
+    return Heat(names, cells, written, rows="test images of", columns="taken for", blocks=task_blocks(found.run, names))
+
+
+def pointer(found: Confusion) -> dict[str, Any]:
+    """What page.js needs to say which cell is pointed at."""
+    names = found.run.class_names[: len(found.totals)]
+    left, top, cell = cell_place(names)
+    counts = [[*at, count] for at, count in found.counts.items()]
+    return {"left": left, "top": top, "cell": cell, "names": names, "totals": found.totals, "counts": counts}
+
+
+def task_blocks(run: RunRecord, names: Sequence[str]) -> list[tuple[str, int]]:
+    """The tasks and how many of the classes each brought, for figures in which classes have no name of their own."""
+    return [(f"T{task + 1}", size) for task, size in enumerate(run.sizes[: run.done])] if len(names) > NAMED else []
+
+
+def missing(stream: Stream, shown: list[dict[str, Any]]) -> list[str]:
+    """The methods that are not among the shown ones."""
+    return [entry.name for entry in stream.begun if not any(item["entry"] is entry for item in shown)]
+
+
+def margins(stream: Stream) -> dict[str, Any]:
+    shown = []
+    for entry in stream.begun:
+        found = class_margins(entry)
+        if found is None:
+            continue
+        run, values = found
+        names = run.class_names[: len(values.own)]
+        largest, whose = max(zip(values.own, names, strict=True))
+        text = f"From {min(values.own):.3g} to {largest:.3g}, which is that of {whose}."
+        identity = f"margins-{stream.number}-{entry.place}"
+        sizes = run.sizes[: run.done]
+        shown.append(
+            {
+                "entry": entry,
+                "run": run,
+                "figure": class_bars(identity, f"Margins of {entry.name}", text, names, values.own, "margin", sizes),
+                "pairs": pair_map(f"{identity}-pairs", entry, run, values),
+                "header": ["class", "own margin", *(["largest against", "by"] if values.pairs else [])],
+                "rows": [margin_row(label, names, values) for label in range(len(names))],
+            }
+        )
+    return {"shown": shown, "missing": missing(stream, shown)}
+
+
+def margin_row(label: int, names: Sequence[str], values: Margins) -> tuple[str, ...]:
+    row = (names[label], f"{values.own[label]:.3g}")
+    if not values.pairs:
+        return row
+    largest, other = max((value, -j) for j, value in enumerate(values.pairs[label]))
+    return (*row, names[-other] if largest else DASH, f"{largest:.3g}")
+
+
+def pair_map(identity: str, entry: Entry, run: RunRecord, margins: Margins) -> Markup | None:
+    """By how much the row's class must beat the column's; the largest is full colour."""
+    values = {(i, j): value for i, row in enumerate(margins.pairs or ()) for j, value in enumerate(row) if i != j}
+    if not values:
+        return None
+    names = run.class_names[: len(margins.own)]
+    (one, two), highest = max(values.items(), key=lambda item: item[1])
+    strength = {cell: value / (highest or 1) for cell, value in values.items()}
+    written = {cell: f"{value:.1f}" if highest >= 1 else f"{value:.2f}" for cell, value in values.items()}
+    heat = Heat(names, strength, written, rows="class k", columns="must beat class j by", blocks=task_blocks(run, names))
+    text = f"The largest: {names[one]} must beat {names[two]} by {highest:.3g}."
+    return heat_map(identity, f"Pairwise margins of {entry.name}", text, heat)
+
+
+def moving(stream: Stream) -> dict[str, Any]:
+    shown = []
+    for entry in stream.begun:
+        found = planes(entry)
+        if found is None:
+            continue
+        run, kept = found
+        chosen = [kept[place] for place in evenly(len(kept), PANELS)]
+        one, two = chosen[0][1].classes
+        names = run.class_names[one], run.class_names[two]
+        panels = [Panel(f"after task {task + 1}", plane.points, plane.gaussians) for task, plane in chosen]
+        drawn = plane_panels(f"plane-{stream.number}-{entry.place}", names, panels)
+        gaussians = [gaussian for _, plane in chosen for gaussian in plane.gaussians if gaussian is not None]
+        shown.append(
+            {
+                "entry": entry,
+                "run": run,
+                "names": names,
+                "panels": drawn,
+                "kept": bool(gaussians),
+                "enlarged": any(gaussian.enlarged is not None for gaussian in gaussians),
+            }
+        )
+    return {"shown": shown, "missing": missing(stream, shown)}

@@ -1,0 +1,43 @@
+"""`observed/task-N.json` for run folders that tests write: made up, but in agreement with the run's metrics."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+
+def observe(folder: Path, margins: bool = True, plane: bool = True) -> Path:
+    """What the engine would have seen: the wrong ones of a class are taken for the next one; class k has margin 0.1 (k + 1)."""
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "observed").mkdir()
+    for text in (folder / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        task, seen = line["task"], len(line["total"])
+        cells = []
+        for label, (right, images) in enumerate(zip(line["correct"], line["total"], strict=True)):
+            cells += [[label, label, right]] if right else []
+            cells += [[label, (label + 1) % seen, images - right]] if images > right else []
+        old = seen - about["sizes"][task]
+        own = [0.1 * (label + 1) if label < old else 0.0 for label in range(seen)]
+        pairs = [[0.0 if one == two else own[one] * (1 + two % 3) for two in range(seen)] for one in range(seen)]
+        content = {
+            "version": 1,
+            "task": task,
+            "confusion": cells,
+            "margins": {"own": own, "pairs": pairs} if margins else None,
+            "plane": draw(task) if plane and seen > 1 else None,
+        }
+        (folder / "observed" / f"task-{task + 1}.json").write_text(json.dumps(content))
+    return folder
+
+
+def draw(task: int) -> dict[str, Any]:
+    """Classes 0 and 1 that come nearer and spread as the tasks go by, as the first task remembers them."""
+    chance = random.Random(task)
+    spread = 1 + 0.2 * task
+    points = [[[chance.gauss(at, spread), chance.gauss(0, 1.5)] for _ in range(60)] for at in (-3 + task / 3, 3 - task / 3)]
+    enlarged = [[1.4, 0.3], [0.3, 2.8]] if task else None
+    gaussians = [{"mean": [at, 0.0], "covariance": [[1.0, 0.3], [0.3, 2.0]], "enlarged": enlarged} for at in (-3.0, 3.0)]
+    return {"classes": [0, 1], "points": points, "gaussians": gaussians}
