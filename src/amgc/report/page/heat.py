@@ -12,19 +12,20 @@ from amgc.report.page.marks import drawing, number, short, tag
 NUMBERED = 12  # a map of at most so many rows has a number in each cell
 NAMED = 30  # and of at most so many has the rows' and columns' names; beyond, blocks stand for them
 LEVELS = 10  # strengths of colour in a map of many cells
-LETTER = 6.2  # pixels of a letter of a name, about
+LETTER = 7.0  # pixels of a letter of a name, about
 
 
 @dataclass(frozen=True)
 class Heat:
-    """The cells that are there, by (row, column), from 0 to 1, and what is written in them and said of them."""
+    """The cells that are there, by (row, column), from 0 to 1."""
 
     names: Sequence[str]
     cells: Mapping[tuple[int, int], float]
-    written: Mapping[tuple[int, int], str]
+    written: Mapping[tuple[int, int], str]  # in each cell, if they are few
     rows: str  # what a row is
     columns: str
-    blocks: Sequence[tuple[str, int]] = ()  # names and lengths of what the rows fall into: tasks
+    scale: Sequence[tuple[float, str]]  # values and what they mean, for the strip below a map without numbers
+    blocks: Sequence[tuple[str, int]] = ()  # names and lengths of what the rows fall into, where they have no names: tasks
 
     @property
     def count(self) -> int:
@@ -34,26 +35,27 @@ class Heat:
 def heat_map(identity: str, title: str, text: str, heat: Heat) -> Markup:
     """Rows downwards, columns to the right."""
     left, top, cell = cell_place(heat.names)
-    named = heat.count <= NAMED
     side = cell * heat.count
-    inside = [_numbered(heat, cell) if heat.count <= NUMBERED else _levels(heat, cell)]
-    inside.append(_boundaries(heat, cell))
-    inside += _names(heat, cell) if named else _block_names(heat, cell)
+    numbered = heat.count <= NUMBERED
+    inside = [_numbered(heat, cell) if numbered else _levels(heat, cell), _boundaries(heat, cell)]
+    inside += _names(heat, cell) if heat.count <= NAMED else _block_names(heat, cell)
+    inside += [] if numbered else _scale(heat, side)
     parts = [
         tag("text", heat.columns, x=left, y=12.0, class_="axis"),
-        tag("text", heat.rows, x=0.0, y=0.0, class_="axis end", transform=f"translate(11 {number(top)}) rotate(-90)"),
+        tag("text", heat.rows, class_="axis end", transform=f"translate(11 {number(top)}) rotate(-90)"),
         tag("g", *inside, transform=f"translate({number(left)} {number(top)})"),
     ]
-    return drawing(identity, left + side + 4, top + side + 4, title, text, *parts, class_="heat")
+    height = top + side + (4 if numbered else 40)
+    return drawing(identity, left + max(side, 0 if numbered else 260) + 4, height, title, text, *parts, class_="heat")
 
 
 def cell_place(names: Sequence[str]) -> tuple[float, float, float]:
     """Where the cells of a map begin (x, y), and how large one is."""
     count, letters = len(names), min(12, max(map(len, names)))
     if count > NAMED:
-        return 42.0, 42.0, max(2.0, min(12.0, 560 / count))
-    cell = max(30.0, min(40.0, 240 / count)) if count <= NUMBERED else 16.0
-    return 26 + letters * LETTER, 26 + (letters * LETTER if letters > 3 else 16.0), cell
+        return 48.0, 42.0, max(2.0, min(12.0, 560 / count))
+    cell = max(30.0, min(36.0, 240 / count)) if count <= NUMBERED else 16.0
+    return 24 + letters * LETTER, 26 + (letters * LETTER if letters > 3 else 16.0), cell
 
 
 def _numbered(heat: Heat, cell: float) -> Markup:
@@ -61,26 +63,43 @@ def _numbered(heat: Heat, cell: float) -> Markup:
     for (row, column), value in heat.cells.items():
         x, y = column * cell, row * cell
         box = tag("rect", x=x, y=y, width=cell - 1, height=cell - 1, class_="cell", fill_opacity=_strength(value))
-        ink = "low" if value < 0.65 else "mid" if value < 0.92 else "high"  # page.css: readable on it, in light and dark
+        ink = "low" if value < 0.625 else "mid" if value < 0.795 else "high"  # page.css: readable on it, in light and dark
         words = tag("text", heat.written[row, column], x=x + (cell - 1) / 2, y=y + cell / 2 + 3.5, class_=f"in middle {ink}")
         parts += [box, words]
     return Markup("").join(parts)
 
 
 def _levels(heat: Heat, cell: float) -> Markup:
-    """All cells of one strength as one path: a hundredth of the bytes of a rectangle each."""
+    """All cells of one strength as one path, neighbours as one piece: a hundredth of the bytes of a rectangle each."""
     levels: dict[int, list[str]] = {}
-    size = number(cell - (0.5 if cell > 6 else 0))
-    for (row, column), value in heat.cells.items():
-        if value > 0:
-            square = f"M{number(column * cell)} {number(row * cell)}h{size}v{size}h-{size}z"
-            levels.setdefault(max(1, round(value * LEVELS)), []).append(square)
+    pieces: list[list[int]] = []  # level, row, column, length
+    for (row, column), value in sorted(heat.cells.items()):
+        level = max(1, round(value * LEVELS)) if value > 0 else 0
+        if pieces and pieces[-1][:2] == [level, row] and sum(pieces[-1][2:]) == column:
+            pieces[-1][3] += 1
+        else:
+            pieces.append([level, row, column, 1])
+    for level, row, column, length in pieces:
+        levels.setdefault(level, []).append(f"M{column} {row}h{length}v1h-{length}z")
     ground = tag("rect", x=0.0, y=0.0, width=heat.count * cell, height=heat.count * cell, class_="ground")
+    scale = f"scale({cell:.4g})"
     paths = [
-        tag("path", d="".join(squares), class_="cell", fill_opacity=_strength(level / LEVELS))
+        tag("path", d="".join(squares), class_="cell", fill_opacity=_strength(level / LEVELS), transform=scale)
         for level, squares in levels.items()
+        if level
     ]
     return Markup("").join([ground, *paths])
+
+
+def _scale(heat: Heat, side: float) -> list[Markup]:
+    """What the colours mean, below the map."""
+    parts = []
+    for place, (value, meaning) in enumerate(heat.scale):
+        x = 52.0 * place
+        parts.append(tag("rect", x=x, y=side + 14, width=12, height=12, class_="ground"))
+        parts.append(tag("rect", x=x, y=side + 14, width=12, height=12, class_="cell", fill_opacity=_strength(value)))
+        parts.append(tag("text", meaning, x=x + 16, y=side + 24, class_="tick"))
+    return parts
 
 
 def _strength(value: float) -> str:
@@ -92,7 +111,7 @@ def _boundaries(heat: Heat, cell: float) -> Markup:
     lines, at, side = [], 0, number(heat.count * cell)
     for _, length in heat.blocks[:-1]:
         at += length
-        place = number(at * cell - (0.5 if cell > 6 else 0))
+        place = number(at * cell)
         lines.append(f"M{place} 0V{side}M0 {place}H{side}")
     return tag("path", d="".join(lines), class_="boundary") if lines else Markup("")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ PAIRS = 10  # confused pairs that are listed
 
 
 def confused(stream: Stream) -> dict[str, Any]:
-    shown = []
+    shown: list[dict[str, Any]] = []
     for entry in stream.begun:
         found = confusion(entry)
         if found is None:
@@ -40,7 +41,8 @@ def confused(stream: Stream) -> dict[str, Any]:
                 "pointer": pointer(found) if len(found.totals) > NUMBERED else None,
             }
         )
-    return {"shown": shown, "missing": missing(stream, shown)}
+    rooted = any(item["pointer"] for item in shown)
+    return {"shown": shown, "missing": missing(stream, shown), "rooted": rooted}
 
 
 def confusion_map(found: Confusion) -> Heat:
@@ -50,7 +52,11 @@ def confusion_map(found: Confusion) -> Heat:
         everywhere = [(i, j) for i in range(len(names)) for j in range(len(names))]
         cells = {cell: cells.get(cell, 0.0) for cell in everywhere}
         written = {cell: f"{100 * share:.0f}" if share else "" for cell, share in cells.items()}
-    return Heat(names, cells, written, rows="test images of", columns="taken for", blocks=task_blocks(found.run, names))
+    else:  # without numbers a few percent have to show
+        cells = {cell: math.sqrt(share) for cell, share in cells.items()}
+    scale = [(math.sqrt(share / 100), f"{share} %") for share in (1, 5, 25, 50, 100)]
+    blocks = task_blocks(found.run, names)
+    return Heat(names, cells, written, rows="test images of", columns="taken for", scale=scale, blocks=blocks)
 
 
 def pointer(found: Confusion) -> dict[str, Any]:
@@ -113,7 +119,9 @@ def pair_map(identity: str, entry: Entry, run: RunRecord, margins: Margins) -> M
     (one, two), highest = max(values.items(), key=lambda item: item[1])
     strength = {cell: value / (highest or 1) for cell, value in values.items()}
     written = {cell: f"{value:.1f}" if highest >= 1 else f"{value:.2f}" for cell, value in values.items()}
-    heat = Heat(names, strength, written, rows="class k", columns="must beat class j by", blocks=task_blocks(run, names))
+    scale = [(part, f"{part * highest:.2g}") for part in (0.25, 0.5, 0.75, 1)]
+    blocks = task_blocks(run, names)
+    heat = Heat(names, strength, written, rows="class k", columns="must beat class j by", scale=scale, blocks=blocks)
     text = f"The largest: {names[one]} must beat {names[two]} by {highest:.3g}."
     return heat_map(identity, f"Pairwise margins of {entry.name}", text, heat)
 

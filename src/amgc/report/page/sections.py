@@ -105,7 +105,8 @@ def matrix(stream: Stream) -> dict[str, Any]:
         names = [str(task + 1) for task in tasks]
         cells = {(i, j): entry.matrix[row][column] for i, row in enumerate(tasks) for j, column in enumerate(tasks[: i + 1])}
         written = {cell: f"{100 * value:.0f}" for cell, value in cells.items()}
-        heat = Heat(names, cells, written, rows="after task", columns="on the classes of task")
+        scale = [(share / 100, f"{share} %") for share in (0, 25, 50, 75, 100)]
+        heat = Heat(names, cells, written, rows="after task", columns="on the classes of task", scale=scale)
         text = (
             f"After the last task: {', '.join(f'task {name} {written[len(names) - 1, j]} %' for j, name in enumerate(names))}."
         )

@@ -17,7 +17,7 @@ import amgc
 from amgc.report.groups import named_runs
 from amgc.report.page.entries import Stream, streams
 from amgc.report.page.lines import percent_spread
-from amgc.report.page.marks import swatch
+from amgc.report.page.marks import short, swatch
 from amgc.report.page.sections import sections
 from amgc.report.plot import COLOURS
 from amgc.report.runs import RunError, RunRecord, flat
@@ -83,7 +83,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"swatch": swatch, "spread": percent_spread, "percent": percent, "light": COLOURS, "dark": DARK}
+    environment.globals |= {
+        "swatch": swatch,
+        "short": short,
+        "spread": percent_spread,
+        "percent": percent,
+        "light": COLOURS,
+        "dark": DARK,
+    }
     return environment
 
 
@@ -123,6 +130,7 @@ def _about(name: str, run: RunRecord) -> dict[str, Any]:
         ("created", run.created),
         ("command", shlex.join(run.command)),
         ("versions", ", ".join(f"{package} {version}" for package, version in run.versions.items())),
+        ("classes, in order of arrival", ", ".join(run.class_names)),
         *[(key, DASH if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
           for key, value in flat(run.config).items()],
     ]  # fmt: skip
