@@ -80,7 +80,7 @@ def named_runs(
     """
     found: dict[Path, tuple[str, RunRecord]] = {}
     for argument in map(str, arguments):
-        name, equals, folder = ("", "", argument) if Path(argument).exists() else argument.partition("=")
+        name, equals, folder = ("", "", argument) if os.path.exists(argument) else argument.partition("=")
         for run in find_runs(folder if equals else argument, damaged):
             found.setdefault(run.path.resolve(), (name or run.method, run))  # a folder that is named twice counts once
     return list(found.values())

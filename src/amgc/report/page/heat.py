@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,8 +54,8 @@ def cell_place(names: Sequence[str]) -> tuple[float, float, float]:
     """Where the cells of a map begin (x, y), and how large one is."""
     count, letters = len(names), min(12, max(map(len, names)))
     if count > NAMED:
-        return 48.0, 42.0, max(2.0, min(12.0, 560 / count))
-    cell = max(30.0, min(36.0, 240 / count)) if count <= NUMBERED else 16.0
+        return 48.0, 42.0, max(2.0, min(12.0, 500 / count))
+    cell = max(30.0, min(36.0, 240 / count)) if count <= NUMBERED else 16.0 if letters > 3 else 12.0
     return 24 + letters * LETTER, 26 + (letters * LETTER if letters > 3 else 16.0), cell
 
 
@@ -117,14 +118,17 @@ def _boundaries(heat: Heat, cell: float) -> Markup:
 
 
 def _names(heat: Heat, cell: float) -> list[Markup]:
+    """Left of each row, and above each column: turned, or, if they are numbers, as many as there is room for."""
     parts = []
     upright = max(map(len, heat.names)) <= 3
     for place, name in enumerate(heat.names):
         middle = (place + 0.5) * cell
-        full = tag("title", name)
-        parts.append(tag("text", full, short(name, 12), x=-6.0, y=middle + 4, class_="tick end"))
-        turn = f"translate({number(middle)} -6)" if upright else f"translate({number(middle + 4)} -6) rotate(-90)"
-        parts.append(tag("text", full, short(name, 12), class_="tick middle" if upright else "tick", transform=turn))
+        full = tag("title", name) if len(name) > 12 else ""
+        if not upright or place % math.ceil(24 / cell) == 0:
+            turn = f"translate({number(middle)} -6)" if upright else f"translate({number(middle + 4)} -6) rotate(-90)"
+            parts.append(tag("text", full, short(name, 12), class_="tick middle" if upright else "tick", transform=turn))
+        if not upright or place % math.ceil(12 / cell) == 0:
+            parts.append(tag("text", full, short(name, 12), x=-6.0, y=middle + 4, class_="tick end"))
     return parts
 
 

@@ -113,8 +113,11 @@ def _end_names(frame: Frame, lines: Sequence[Line]) -> list[Markup]:
     """Each line's name and last accuracy right of the chart, joined to its end by dots."""
     right = frame.width - frame.right
     ends = [frame.y(line.end) for line in lines]
+    places = spread(ends, ROW)
+    for rank, place in enumerate(sorted(range(len(lines)), key=lambda place: -places[place])):
+        places[place] = min(places[place], frame.height - 8 - ROW * rank)  # the lowest must not leave the drawing
     names = []
-    for line, end, at in zip(lines, ends, spread(ends, ROW), strict=True):
+    for line, end, at in zip(lines, ends, places, strict=True):
         start = frame.x(line.seen[len(line.values) - 1]) + 6
         names.append(
             tag(
