@@ -232,3 +232,20 @@ def test_thirty_methods_have_a_line_each_inside_the_drawing(
     places = sorted(float(name.attributes["y"]) for name in chart.all("text", class_="name"))
     assert places[0] > 0 and places[-1] < height
     assert all(after - before > 17 for before, after in pairwise(places))
+
+
+def test_a_seed_that_has_just_begun_does_not_hide_the_finished_ones(write_run: WriteRun, report: Callable[..., Node]) -> None:
+    rows = [[90], [70, 80]]
+    begun = write_run("amgc", [2, 1], [], folder="two", seed=2)
+    page = report(observe(write_run("amgc", [2, 1], rows, folder="one", seed=1)), begun)
+    assert cells(section(page, "results").one("table"))[1] == ["amgc", "73.3", "81.7", "20.0", "70.0", "1 of 2 runs finished"]
+    assert cells(section(page, "accuracy").one("table"))[1:] == [["T1", "2", "90.0"], ["T2", "3", "73.3"]]
+    assert section(page, "confusion").all("table") and section(page, "plane").all("table")
+
+
+def test_figure_1_has_its_numbers(write_run: WriteRun, report: Callable[..., Node]) -> None:
+    page = report(observe(write_run("amgc", [2, 1], [[90], [70, 80]])))
+    header, first, _ = cells(section(page, "plane").one("table"))
+    assert header[1] == "class 0, mean x, y" and header[8] == "class 1, remembered deviation"
+    assert (first[3], first[4], first[7], first[8]) == ("-3, 0", "1, 1.41", "3, 0", "1, 1.41")  # variances 1 and 2
+    assert -4 < float(first[1].split(",")[0]) < -2

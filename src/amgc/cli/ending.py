@@ -25,7 +25,9 @@ def show_ending(folder: Path, console: Console) -> None:
     console.print(accuracy_table(runs, width(console)))
     show_paper(folder, runs, console)
     console.print(
-        f"\nRun folder: {folder}\nPlot: {folder / PLOT}\nSee it again: amgc show {folder}", highlight=False, markup=False
+        f"\nRun folder: {folder}\nPlot: {folder / PLOT}\nSee it again: amgc show {folder}; as a page: amgc report {folder}",
+        highlight=False,
+        markup=False,
     )
 
 

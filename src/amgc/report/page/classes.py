@@ -44,24 +44,23 @@ class Confusion:
 
 def confusion(entry: Entry) -> Confusion | None:
     """Of the first run that kept it."""
-    for run, observed in zip(entry.runs, entry.observed, strict=True):
-        if observed:
-            counts = {(true, predicted): count for true, predicted, count in observed[-1].confusion}
-            return Confusion(run, counts, tuple(run.metrics.total[observed[-1].task]))
+    for run, observed in entry.watched:
+        counts = {(true, predicted): count for true, predicted, count in observed[-1].confusion}
+        return Confusion(run, counts, tuple(run.metrics.total[observed[-1].task]))
     return None
 
 
 def class_margins(entry: Entry) -> tuple[RunRecord, Margins] | None:
     """Of the first run that has a margin above zero after its last task."""
-    for run, observed in zip(entry.runs, entry.observed, strict=True):
-        if observed and (margins := observed[-1].margins) is not None and any(margins.own):
+    for run, observed in entry.watched:
+        if (margins := observed[-1].margins) is not None and any(margins.own):
             return run, margins
     return None
 
 
 def planes(entry: Entry) -> tuple[RunRecord, list[tuple[int, Plane]]] | None:
     """Of the first run that kept them: the task, from 0, and the two classes' features after it."""
-    for run, observed in zip(entry.runs, entry.observed, strict=True):
+    for run, observed in entry.watched:
         kept = [(seen.task, seen.plane) for seen in observed if seen.plane is not None]
         if kept:
             return run, kept

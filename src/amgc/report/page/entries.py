@@ -34,9 +34,20 @@ class Entry:
         return self.group.runs
 
     @property
+    def counted(self) -> tuple[RunRecord, ...]:
+        """The runs that the figures are of: the finished ones, or if there is none, those that have finished a task."""
+        return counted(self.group)
+
+    @property
+    def watched(self) -> list[tuple[RunRecord, tuple[Observed, ...]]]:
+        """The counted runs that kept what was seen."""
+        both = zip(self.runs, self.observed, strict=True)
+        return [(run, observed) for run, observed in both if observed and run in self.counted]
+
+    @property
     def done(self) -> int:
-        """Tasks that all runs have finished."""
-        return min(run.done for run in self.runs)
+        """Tasks that all counted runs have finished."""
+        return min((run.done for run in self.counted), default=0)
 
     @property
     def finished(self) -> bool:
@@ -61,8 +72,8 @@ class Entry:
         return Spread.of([value for run in self.group.finished if (value := number(run.metrics)) is not None])
 
     def after(self, numbers: Callable[[Metrics], Sequence[float | None]]) -> list[Spread | None]:
-        """After each task that all runs have finished."""
-        columns = zip(*(numbers(run.metrics)[: self.done] for run in self.runs), strict=True)
+        """After each task that all counted runs have finished."""
+        columns = zip(*(numbers(run.metrics)[: self.done] for run in self.counted), strict=True)
         return [Spread.of([value for value in column if value is not None]) for column in columns]
 
     def line(self, place: int, name: str, numbers: Callable[[Metrics], Sequence[float | None]]) -> Line:
@@ -74,22 +85,22 @@ class Entry:
     @cached_property
     def matrix(self) -> list[list[float]]:
         """After each task (row) on the classes of each task up to it (column), mean over the runs."""
-        runs = [run.metrics.matrix for run in self.runs]
+        runs = [run.metrics.matrix for run in self.counted]
         return [[sum(run[i][j] for run in runs) / len(runs) for j in range(i + 1)] for i in range(self.done)]
 
     @property
     def seconds(self) -> dict[str, float]:
         """By what was done, for a whole run so far; mean over the runs."""
         spent: Counter[str] = Counter()
-        for run in self.runs:
+        for run in self.counted:
             for task in run.seconds:
                 spent.update(task)
-        return {name: seconds / len(self.runs) for name, seconds in spent.items()}
+        return {name: seconds / len(self.counted) for name, seconds in spent.items()}
 
     @property
     def kept(self) -> tuple[float, float] | None:
         """Bytes in all and per class after the last finished task, mean over the runs."""
-        ends = [(run.kept_bytes[-1], run.metrics.seen[run.done - 1]) for run in self.runs if run.done]
+        ends = [(run.kept_bytes[-1], run.metrics.seen[run.done - 1]) for run in self.counted]
         if not ends:
             return None
         return sum(kept for kept, _ in ends) / len(ends), sum(kept / seen for kept, seen in ends) / len(ends)
@@ -110,7 +121,7 @@ class Stream:
 
     @property
     def begun(self) -> tuple[Entry, ...]:
-        """Those with a task that all their runs have finished."""
+        """Those with a finished task."""
         return tuple(entry for entry in self.entries if entry.done)
 
     @property
@@ -146,8 +157,11 @@ def _entry(group: Group, place: int, damaged: list[RunError]) -> Entry:
     return Entry(group, place, tuple(observed), theirs)
 
 
+def counted(group: Group) -> tuple[RunRecord, ...]:
+    return group.finished or tuple(run for run in group.runs if run.done)
+
+
 def _worth(group: Group) -> tuple[bool, float]:
-    """Finished ones first, by LA; the others by their latest accuracy."""
-    if group.last_accuracy is not None:
-        return False, -group.last_accuracy.mean
-    return True, -(group.accuracy[-1].mean if group.accuracy else 0.0)
+    """Finished ones first; by LA, or the latest accuracy."""
+    latest = Spread.of([run.metrics.accuracy[-1] for run in counted(group)])
+    return not group.finished, -latest.mean if latest else 0.0

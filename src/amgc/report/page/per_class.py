@@ -8,7 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from amgc.report.observed import Margins
+from amgc.report.groups import Spread
+from amgc.report.observed import Margins, Plane
 from amgc.report.page.bars import class_bars
 from amgc.report.page.classes import Confusion, class_margins, confusion, planes
 from amgc.report.page.entries import Entry, Stream
@@ -19,6 +20,7 @@ from amgc.report.table import DASH, evenly
 
 PANELS = 6  # tasks that Figure 1 shows
 PAIRS = 10  # confused pairs that are listed
+MEASURED = ("mean x, y", "deviation x, y", "remembered mean", "remembered deviation")
 
 
 def confused(stream: Stream) -> dict[str, Any]:
@@ -145,8 +147,25 @@ def moving(stream: Stream) -> dict[str, Any]:
                 "run": run,
                 "names": names,
                 "panels": drawn,
+                "header": ["after", *[f"{name}, {what}" for name in names for what in MEASURED]],
+                "rows": [plane_row(f"T{task + 1}", plane) for task, plane in chosen],
                 "kept": bool(gaussians),
                 "enlarged": any(gaussian.enlarged is not None for gaussian in gaussians),
             }
         )
     return {"shown": shown, "missing": missing(stream, shown)}
+
+
+def plane_row(name: str, plane: Plane) -> tuple[str, ...]:
+    """Of both classes: mean and deviation of the points and of the remembered Gaussian, along x and y."""
+    cells = [name]
+    for points, gaussian in zip(plane.points, plane.gaussians, strict=True):
+        spreads = [Spread.of([point[axis] for point in points]) for axis in (0, 1)]
+        cells.append(", ".join(DASH if spread is None else f"{spread.mean:.3g}" for spread in spreads))
+        cells.append(", ".join(DASH if spread is None or spread.std is None else f"{spread.std:.3g}" for spread in spreads))
+        if gaussian is None:
+            cells += [DASH, DASH]
+        else:
+            cells.append(", ".join(f"{value:.3g}" for value in gaussian.mean))
+            cells.append(", ".join(f"{math.sqrt(max(0.0, gaussian.covariance[axis][axis])):.3g}" for axis in (0, 1)))
+    return tuple(cells)

@@ -48,7 +48,7 @@ def sections(stream: Stream) -> Iterator[Section]:
 def results(stream: Stream) -> dict[str, Any]:
     rows = []
     for entry in stream.entries:
-        so_far = entry.group.accuracy[-1] if entry.done and not entry.group.finished else None
+        so_far = entry.after(lambda metrics: metrics.accuracy)[-1] if entry.done and not entry.group.finished else None
         rows.append(
             {
                 "entry": entry,
@@ -129,8 +129,8 @@ def matrix(stream: Stream) -> dict[str, Any]:
 def forgetting(stream: Stream) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for entry in stream.begun:
-        forgot = [value for run in entry.runs if (value := run.metrics.forgetting) is not None]
-        backward = [value for run in entry.runs if (value := run.metrics.backward_transfer) is not None]
+        forgot = [value for run in entry.counted if (value := run.metrics.forgetting) is not None]
+        backward = [value for run in entry.counted if (value := run.metrics.backward_transfer) is not None]
         if forgot:
             rows.append({"entry": entry, "value": Spread.of(forgot), "BWT": Spread.of(backward)})
     highest = max([0.01, *[row["value"].mean + (row["value"].std or 0) for row in rows]])
@@ -138,7 +138,7 @@ def forgetting(stream: Stream) -> dict[str, Any]:
         "rows": rows,
         "scale": 100 / highest,
         "definitions": [(name, DEFINITIONS[name]) for name in ("forgetting", "BWT")],
-        "unfinished": any(not row["entry"].finished for row in rows),
+        "unfinished": any(not row["entry"].group.finished for row in rows),
     }
 
 
@@ -182,5 +182,5 @@ def spent(stream: Stream) -> dict[str, Any]:
         "rows": rows,
         "time_scale": 100 / max(max(row["total"] for row in rows), 1e-9),
         "kept_scale": 100 / max(max(row["per_class"] for row in rows), 1),
-        "unfinished": any(not entry.finished for entry in stream.begun),
+        "unfinished": any(not entry.group.finished for entry in stream.begun),
     }
