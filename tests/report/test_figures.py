@@ -29,7 +29,7 @@ def scale(values: dict[float, float]) -> np.poly1d:
 
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_point_lies_where_its_axes_say(narrow: bool) -> None:
-    chart = parse(accuracy_chart("a", "title", "text.", LINES, narrow=narrow))
+    chart = parse(accuracy_chart("a", "title", "text.", LINES, [2, 4, 10], narrow=narrow))
     ticks = chart.all("text", class_="tick")
     levels = {float(tick.text): float(tick.attributes["y"]) - 4 for tick in ticks if "end" in tick.attributes["class"]}
     counts = {float(tick.text): float(tick.attributes["x"]) for tick in ticks if "middle" in tick.attributes["class"]}
@@ -112,5 +112,7 @@ def test_every_method_of_the_first_fifty_six_looks_different() -> None:
 
 def test_names_are_text_and_nothing_else() -> None:
     name = "</title><script>alert(1)</script>"
-    chart: Node = parse(accuracy_chart("a", name, "text.", [Line(name, 0, [1, 2], [Spread(0.5, None, 1)] * 2)], narrow=False))
+    chart: Node = parse(
+        accuracy_chart("a", name, "text.", [Line(name, 0, [1, 2], [Spread(0.5, None, 1)] * 2)], [1, 2], narrow=False)
+    )
     assert chart.all("script") == [] and name in chart.all("title")[0].text

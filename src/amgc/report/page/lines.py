@@ -42,11 +42,13 @@ class Line:
         return 100 * self.values[-1].mean
 
 
-def accuracy_chart(identity: str, title: str, text: str, lines: Sequence[Line], narrow: bool) -> Markup:
-    """All methods, with a band of one standard deviation. Wide: named at their ends; narrow: the legend names them."""
+def accuracy_chart(identity: str, title: str, text: str, lines: Sequence[Line], seen: Sequence[int], narrow: bool) -> Markup:
+    """All methods, with a band of one standard deviation, over the tasks after which `seen` classes are seen, finished or not.
+
+    Wide: lines are named at their ends; narrow: the legend names them.
+    """
     shown = [line for line in lines if line.values]
     values = [100 * edge for line in shown for value in line.values for edge in _edges(value)]
-    seen = sorted({count for line in lines for count in line.seen})
     frame = Frame(
         width=380 if narrow else 960,
         height=300 if narrow else max(420, ROW * len(shown) + 80),

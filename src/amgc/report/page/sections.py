@@ -89,8 +89,8 @@ def accuracy(stream: Stream) -> dict[str, Any]:
         for task in range(max(entry.done for entry in stream.begun))
     ]
     return {
-        "wide": accuracy_chart(f"accuracy-{stream.number}", title, text, lines, narrow=False),
-        "narrow": accuracy_chart(f"accuracy-narrow-{stream.number}", title, text, lines, narrow=True),
+        "wide": accuracy_chart(f"accuracy-{stream.number}", title, text, lines, seen, narrow=False),
+        "narrow": accuracy_chart(f"accuracy-narrow-{stream.number}", title, text, lines, seen, narrow=True),
         "bands": stream.several_seeds,
         "header": ["after", "classes seen", *[line.name for line in lines]],
         "rows": rows,
