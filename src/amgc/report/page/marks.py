@@ -43,15 +43,13 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
     >>> tag("text", "<b>", x=1.0, class_="axis")
     Markup('<text x="1" class="axis">&lt;b&gt;</text>')
     """
-    parts = [Markup("<"), Markup(name)]
+    said = ""
     for key, value in attributes.items():
         if value is not None:
-            shown = number(value) if isinstance(value, float) else value
             spelled = key.removesuffix("_").replace("_", "-").replace("viewbox", "viewBox")
-            parts.append(Markup(' {}="{}"').format(spelled, shown))
-    inside = Markup("").join(escape(child) for child in children)
-    parts.append(Markup(">{}</{}>").format(inside, Markup(name)) if children else Markup("/>"))
-    return Markup("").join(parts)
+            said += f' {spelled}="{number(value) if isinstance(value, float) else escape(value)}"'
+    inside = "".join(escape(child) for child in children)
+    return Markup(f"<{name}{said}>{inside}</{name}>" if children else f"<{name}{said}/>")
 
 
 def drawing(identity: str, width: float, height: float, title: str, text: str, *children: object, class_: str = "") -> Markup:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
-import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,7 +26,8 @@ from amgc.report.writing import whole_file
 
 # The same hues on a dark ground; white is what black is on a light one.
 DARK = ("#4BA6DD", "#F0803C", "#2BC49A", "#E39CC4", "#F0B640", "#8FD0F5", "#F2F2F2")
-BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # would turn the text after a name around
+# Control characters, those that turn the text after them around, and halves of characters (undecodable file names).
+ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def write_report(folders: Sequence[str | os.PathLike[str]], path: str | os.PathLike[str]) -> list[RunError]:
@@ -66,13 +67,7 @@ def harmless(text: str) -> str:
     >>> harmless("a\\x1bb\\u202ec\\udcff\\n")
     'a?b?c?\\n'
     """
-    return "".join("?" if _odd(letter) else letter for letter in text)
-
-
-def _odd(letter: str) -> bool:
-    if letter < "\x7f":  # nearly all of a page
-        return letter < " " and letter not in "\n\t"
-    return ord(letter) in BIDI or unicodedata.category(letter) in ("Cc", "Cs")
+    return ODD.sub("?", text)
 
 
 def _environment() -> Environment:
