@@ -101,6 +101,7 @@ def test_a_single_far_point_does_not_squeeze_the_others() -> None:
     (_, svg), = plane_panels("p", ("cat", "dog"), [Panel("after task 1", (crowd, ((1e6, 0.0),)), (None, None))])  # fmt: skip
     places = [float(x) for x in re.findall(r"M(-?[\d.]+) ", parse(svg).all("path", class_="p0")[0].attributes["d"])]
     assert max(places) - min(places) > 200
+    assert float(parse(svg).one("svg").attributes["height"]) == 150  # not flatter than 0.6, though all lie on a line
 
 
 def test_every_method_of_the_first_fifty_six_looks_different() -> None:

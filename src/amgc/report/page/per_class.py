@@ -153,7 +153,8 @@ def moving(stream: Stream) -> dict[str, Any]:
                 "enlarged": any(gaussian.enlarged is not None for gaussian in gaussians),
             }
         )
-    return {"shown": shown, "missing": missing(stream, shown)}
+    first = next((item for item in shown if item["kept"]), None)  # the paper's figure has Gaussians
+    return {"shown": shown, "missing": missing(stream, shown), "open": first or (shown[0] if shown else None)}
 
 
 def plane_row(name: str, plane: Plane) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from amgc.report.observed import Gaussian, Matrix, Point
 from amgc.report.page.marks import drawing, number, tag
 
 SIDE = 250.0  # pixels of a panel's longer side
+FLATTEST = 0.6  # a panel's shorter side, in its longer one
 SHARE = 0.995  # of the points that the axes hold: a single far one must not squeeze the others into a dot
 
 
@@ -104,6 +105,10 @@ def _limits(panels: Sequence[Panel]) -> tuple[Point, Point]:
                     ends += [gaussian.mean[axis] - reach, gaussian.mean[axis] + reach]
         margin = 0.04 * (max(ends) - min(ends)) or 1.0
         limits.append((min(ends) - margin, max(ends) + margin))
+    shorter, longer = sorted(limits, key=lambda ends: ends[1] - ends[0])
+    missing = max(0.0, FLATTEST * (longer[1] - longer[0]) - (shorter[1] - shorter[0])) / 2
+    place = limits.index(shorter)
+    limits[place] = shorter[0] - missing, shorter[1] + missing
     return limits[0], limits[1]
 
 
