@@ -47,6 +47,7 @@ def write_report(folders: Sequence[str | os.PathLike[str]], path: str | os.PathL
 
 def render(found: Sequence[Stream], damaged: Sequence[RunError] = ()) -> str:
     """The page's text."""
+    now = datetime.now(timezone.utc)
     parts = [(stream, list(sections(stream))) for stream in found]
     page = _environment().get_template("page.html").render(
         title=_title(found),
@@ -56,7 +57,7 @@ def render(found: Sequence[Stream], damaged: Sequence[RunError] = ()) -> str:
         streams=parts,
         runs=[_about(entry.name, run) for stream in found for entry in stream.entries for run in entry.runs],
         version=amgc.__version__,
-        made=datetime.now(timezone.utc).strftime("%-d %B %Y, %H:%M UTC"),
+        made=f"{now.day} {now:%B %Y, %H:%M} UTC",
     )  # fmt: skip
     return harmless(page)
 
