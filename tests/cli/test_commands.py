@@ -208,7 +208,7 @@ def test_a_list_has_a_line_for_each(what, capsys):
 def test_help_lists_and_tables_import_nothing_heavy():
     assert main(["run", *AMGC, "--quiet", "--out", "x"]) == 0
     commands = [["--help"], ["--version"], ["run", "--help"], ["resume", "--help"], ["show", "--help"], ["show", "x"]]
-    commands += [["table", "--help"], ["table", "1", "x"]]
+    commands += [["table", "--help"], ["table", "1", "x"], ["report", "--help"], ["report", "x"]]
     commands += [["list", what] for what in ("methods", "data", "features", "presets")]
     program = f"""
 import sys
