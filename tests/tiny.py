@@ -82,14 +82,20 @@ def saved(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def untimed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "peak_bytes")} for line in lines]
 
 
 def assert_same_bits(one: Path, other: Path) -> None:
-    """Two runs ended in the same network, head, state and metrics."""
+    """Two runs ended in the same network, head, state and metrics, and wrote down the same for the report."""
     (header, tensors), (others_header, others) = saved(one), saved(other)
     assert header == others_header
     assert_equal(tensors, others)
+    assert observed(one) == observed(other)
+
+
+def observed(folder: Path) -> dict[str, bytes]:
+    """What `engine.observed` wrote, by the names of the files."""
+    return {path.name: path.read_bytes() for path in (folder / "observed").iterdir()}
 
 
 def assert_equal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> None:

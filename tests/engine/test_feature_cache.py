@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import tiny
 
 from amgc.engine.run import run
-
-
-def without_seconds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
 def test_a_frozen_network_gives_the_same_run_with_a_cache_and_from_it(tmp_path: Path) -> None:
@@ -23,7 +18,7 @@ def test_a_frozen_network_gives_the_same_run_with_a_cache_and_from_it(tmp_path: 
     again = run(cached, tmp_path / "again", dataset=tiny.images())
     assert len(kept) == 2 * len(plain)  # training and test images of every task
     assert sorted((tmp_path / "cache").iterdir()) == kept
-    assert without_seconds(plain) == without_seconds(first) == without_seconds(again)
+    assert tiny.untimed(plain) == tiny.untimed(first) == tiny.untimed(again)
 
 
 def test_features_of_a_network_that_trains_are_not_cached(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_the_cost_of_many_features_is_told_from_fewer(tmp_path: Path, monkeypatc
 
 def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
-    monkeypatch.setattr(cost_module, "_peak_memory", lambda: 0)
+    monkeypatch.setattr(cost_module, "peak_memory", lambda: 0)
     session = Session(config(), tmp_path, Watch(), tiny.images())
     kept = estimate(session).memory
     monkeypatch.setattr(session_module, "TRAINING_ROOM", 0)

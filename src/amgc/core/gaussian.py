@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from amgc.core.covariance import AnyCovariance, as_covariances, column
+from amgc.core.covariance import AnyCovariance, LowRank, as_covariances, column
+from amgc.core.inputs import Label
+from amgc.core.statistics import ClassStatistics
 
 
 def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -54,6 +56,33 @@ class Sampler:
         if self.deviation is not None:
             drawn += noise(self.mean.shape[1]) * self.deviation
         return drawn
+
+
+def along(statistics: ClassStatistics, label: Label, axes: Tensor) -> tuple[Tensor, Tensor]:
+    """A class's Gaussian in the coordinates `axes @ x`, axes (m, d): mean (m,) and covariance (m, m). No d × d matrix is made.
+
+    >>> kept = ClassStatistics(3).update([[0.0, 1.0, 5.0], [2.0, 3.0, 5.0]], ["cat", "cat"])
+    >>> [part.tolist() for part in along(kept, "cat", torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))]
+    [[3.0, 5.0], [[8.0, 0.0], [0.0, 0.0]]]
+    """
+    row = statistics.index(label)
+    mean = axes.to(statistics.mean) @ statistics.mean[row]
+    axes = axes.to(statistics.device, statistics.dtype)
+    if statistics.form == "shared":
+        return mean, axes @ statistics.shared().times(axes.T.contiguous())
+    kept = statistics.covariance
+    own = (
+        LowRank(kept.factor[row : row + 1], kept.diagonal[row : row + 1]) if isinstance(kept, LowRank) else kept[row : row + 1]
+    )
+    return mean, axes @ as_covariances(own).product(axes[None])[0].T
+
+
+def variances(statistics: ClassStatistics) -> Tensor:
+    """The variances (K, d) of all classes; (1, d) if all have the same."""
+    if statistics.form == "shared":
+        return statistics.shared().variances[None].to(statistics.dtype)
+    kept = statistics.covariance
+    return kept.diagonal if isinstance(kept, LowRank) else as_covariances(kept).variances()
 
 
 def root(covariance: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def estimate(session: Session) -> Cost:
         studying = images * rehearsal.study
         tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)  # views are in the step
     weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
-    memory = _peak_memory() + checkpoint + _kept_features(session, rehearsals)
+    memory = peak_memory() + checkpoint + _kept_features(session, rehearsals)
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + weights, memory, tuple(tasks))
 
 
@@ -98,8 +98,8 @@ def _kept_features(session: Session, rehearsals: dict[int, Rehearsal]) -> int:
     return 4 * session.network.dim * (tests + max(kept, default=0))
 
 
-def _peak_memory() -> int:
-    """Bytes that this process has needed at most so far."""
+def peak_memory() -> int:
+    """Bytes that this process has needed at most so far; 0 where the system does not say."""
     if sys.platform == "win32":
         return 0
     import resource  # there is none on Windows

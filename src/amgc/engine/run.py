@@ -4,6 +4,7 @@ folder/run.json              the resolved config, versions, class names in order
 folder/metrics.jsonl         a line per finished task
 folder/checkpoint.safetensors  where the run is; `resume` goes on from there
 folder/task-1.safetensors    network and head after task 1's training, for other methods to start from
+folder/observed/             after each task, for the report: see engine.observed
 folder/log.txt               what happened when
 """
 
@@ -28,7 +29,9 @@ from amgc.data import Dataset
 from amgc.engine.chance import generator
 from amgc.engine.checkpoint import pack
 from amgc.engine.config import Config
-from amgc.engine.cost import estimate
+from amgc.engine.cost import estimate, peak_memory
+from amgc.engine.observed import FOLDER as OBSERVED
+from amgc.engine.observed import Observer
 from amgc.engine.session import Position, Session
 from amgc.engine.training import train
 from amgc.engine.watch import Watch
@@ -99,7 +102,7 @@ def complete(session: Session) -> list[dict[str, Any]]:
 
 def remove_unfinished(folder: Path) -> None:
     """What a process that was killed while it wrote a file has left of it."""
-    for leftover in folder.glob(".*.partial"):
+    for leftover in (*folder.glob(".*.partial"), *(folder / OBSERVED).glob(".*.partial")):
         leftover.unlink(missing_ok=True)
 
 
@@ -121,10 +124,13 @@ def learn(session: Session, index: int) -> None:
     method.study(task, session.plain_images(task))
     method.end(task, session.final_features(task))
     session.count_seconds("remember")
-    correct, counted = session.evaluate(task)
+    observer = Observer(session, task)
+    confusion = session.evaluate(task, observer.see)
+    observer.write(confusion)
     session.count_seconds("evaluate")
-    line = {"task": index, "correct": correct, "total": counted, "seconds": session.seconds, "kept_bytes": kept_bytes(session)}
-    session.lines.append(line | {"losses": session.meter.means()})
+    line = {"task": index, "correct": confusion.diagonal().tolist(), "total": confusion.sum(1).tolist()}
+    line |= {"seconds": session.seconds, "peak_bytes": peak_memory()}  # these two differ from run to run
+    session.lines.append(line | {"kept_bytes": kept_bytes(session), "losses": session.meter.means()})
     session.position = Position(index + 1)
     session.seconds = dict.fromkeys(session.seconds, 0.0)
     session.meter.reset()

@@ -184,23 +184,22 @@ class Session:
             start += len(features)
         return kept
 
-    def evaluate(self, task: Task) -> tuple[list[int], list[int]]:
-        """Per seen class: test images classified rightly among all seen classes, and test images."""
-        correct = torch.zeros(len(task.seen), dtype=torch.int64)
-        counted = torch.zeros_like(correct)
+    def evaluate(self, task: Task, see: Callable[[Tensor, Tensor], None] = lambda features, labels: None) -> Tensor:
+        """(K, K): how many test images of each seen class were taken for which; `see` is shown features and labels."""
+        seen = len(task.seen)
+        confusion = torch.zeros(seen * seen, dtype=torch.int64)
         for index in range(task.index + 1):
             for features, labels in self.test_batches(index):
                 with torch.no_grad():
                     scores = self.method.scores(features.to(self.processes.device)).cpu()
-                if scores.shape[1] != len(task.seen) or not bool(torch.isfinite(scores).all()):
+                if scores.shape[1] != seen or not bool(torch.isfinite(scores).all()):
                     raise TrainingError(
                         f"after task {task.index + 1} {self.config.method} gives scores of shape {tuple(scores.shape)}, some "
                         f"perhaps not finite; there must be a finite one for each of {len(task.seen)} classes."
                     )
-                right = scores.argmax(1) == labels
-                correct += torch.bincount(labels[right], minlength=len(correct))
-                counted += torch.bincount(labels, minlength=len(correct))
-        return correct.tolist(), counted.tolist()
+                confusion += torch.bincount(seen * labels + scores.argmax(1), minlength=seen * seen)
+                see(features, labels)
+        return confusion.view(seen, seen)
 
     def test_batches(self, index: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and labels of the test images of one task's classes, on the CPU."""

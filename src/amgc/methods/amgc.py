@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -197,6 +197,51 @@ class AMGC(Method[AMGCHyper]):
             return spread.scaled(1 + self.hyper.margin)
         level = spread.variances().mean(-1, keepdim=True).expand(-1, self.network.dim)
         return spread.plus_diagonal(self.hyper.margin * level)
+
+    @property
+    def enlarged_classes(self) -> range:
+        """The old ones; all, where a head is solved without any task before it."""
+        untrained = self.task.is_first and self.hyper.freeze and not self.hyper.first.epochs
+        return self.task.seen if untrained else self.task.old
+
+    def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        mean, spread = gaussian.along(self.statistics, label, axes)
+        if not self.hyper.margin or label not in self.enlarged_classes:
+            return mean, spread, None
+        if self.hyper.enlarge == "whole":
+            return mean, spread, (1 + self.hyper.margin) * spread
+        axes, extra = axes.to(spread), self.extra_variances([label])[0]
+        return mean, spread, spread + (axes * self.hyper.margin * extra) @ axes.T
+
+    def margins(self, *, pairs: bool) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """Eq. (margin) with the head as it is; a soft margin is the same for all old classes, whoever they compete with.
+
+        None where the old classes' loss is of samples, or VE has no diagonal matrix Λ_k.
+        """
+        hyper, old = self.hyper, self.enlarged_classes
+        if (
+            not (hyper.margin or hyper.soft_margin)
+            or hyper.old_term == "samples"
+            or (hyper.margin and hyper.enlarge == "whole")
+        ):
+            return None
+        seen, count = len(self.task.seen), len(self.task.old) if hyper.softmax == "local" else len(self.task.seen)
+        own, beaten = self.head.weight.new_zeros(seen), self.head.weight.new_zeros(seen, seen) if pairs else None
+        if not old:
+            return own, beaten
+        weight, spread = self.head.weight[:count], self.extra_variances(old).to(self.head.weight)
+        targets = torch.tensor(old, device=self.device)
+        own[targets] = losses.margins(weight, spread.expand(len(old), -1), hyper.margin, targets) + hyper.soft_margin
+        if beaten is not None:
+            beaten[targets, :count] = losses.pairwise_margins(weight, spread, hyper.margin, targets) + hyper.soft_margin
+            beaten.fill_diagonal_(0.0)
+        return own, beaten
+
+    def extra_variances(self, labels: Iterable[int]) -> torch.Tensor:
+        """What VE adds λ times to the variances of these classes: (classes, d), or (1, d) for all."""
+        kept = gaussian.variances(self.statistics)
+        rows = kept if len(kept) < len(self.statistics) else kept[[self.statistics.index(label) for label in labels]]
+        return rows if self.hyper.enlarge == "variances" else rows.mean(-1, keepdim=True).expand_as(rows)
 
     def among(self, side: range) -> torch.Tensor | None:
         """The classes in the softmax: all seen ones, or those of one side."""

@@ -211,6 +211,22 @@ class Method(Generic[H]):
         """(n, seen classes), the largest wins."""
         return self.head(features)
 
+    # ---- what the report shows, for a method that remembers Gaussians or keeps margins -------------------------------
+
+    def compared(self, features: torch.Tensor) -> torch.Tensor:
+        """Features (n, d) in the space that `gaussian` speaks of."""
+        return features
+
+    def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+        """What is remembered of a class along axes (m, d): mean (m,), covariance (m, m), and the enlarged covariance by which
+        the method replaces it, if this is an old class and the method does. None: no Gaussian is remembered."""
+        return None
+
+    def margins(self, *, pairs: bool) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """m_k of each seen class (K,), 0 of those that keep none; with `pairs` also by how much class k must beat class j,
+        (K, K). None: a method without margins."""
+        return None
+
     # ---- what the engine needs; a method seldom changes it -----------------------------------------------------------
 
     @property

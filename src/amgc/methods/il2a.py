@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amgc.methods.contract import Batch, Features, Hyper, Method, Task, about
-from amgc.methods.lazy import losses, statistics, torch
+from amgc.methods.lazy import gaussian, losses, statistics, torch
 from amgc.methods.pass_ import OFFICIAL
 from amgc.methods.registry import method
 
@@ -118,6 +118,11 @@ class IL2A(Method[IL2AHyper]):
             self.statistics.update(rows, labels)
         self.head.set(self.head.weight[: len(task.seen)], self.head.bias[: len(task.seen)])
         self.old, self.auxiliary = None, 0
+
+    def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """semanAug enlarges old classes' covariances by its ratio."""
+        mean, spread = gaussian.along(self.statistics, label, axes)
+        return mean, spread, self.hyper.ratio * spread if label in self.task.old else None
 
     def scores(self, features: torch.Tensor) -> torch.Tensor:
         return self.head(features)[:, : len(self.head) - self.auxiliary]

@@ -52,6 +52,9 @@ class LDA(Frozen[LDAHyper]):
         weight = torch.cholesky_solve(mean.T, triangle).T
         self.head.set(weight, -0.5 * (weight * mean).sum(1))
 
+    def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        return *gaussian.along(self.statistics, label, axes), None
+
     def shrunk(self) -> torch.Tensor:
         """The shared covariance (d, d), made invertible."""
         pooled = self.statistics.pooled()

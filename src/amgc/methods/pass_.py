@@ -122,6 +122,11 @@ class PASS(Method[PASSHyper]):
         if task.is_first or self.hyper.radius == "seen":
             self.variances = torch.cat([self.variances, new.covariances.variances()[order].mean(1)])
 
+    def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """What pseudo features are drawn from: the class's mean, and the one radius in all directions."""
+        axes = axes.to(self.means)
+        return axes @ self.means[label], self.radius**2 * (axes @ axes.T), None
+
     # ---- the outputs of turned images are trained and kept as the head is ---------------------------------------------
 
     def trainable(self) -> list[torch.Tensor]:

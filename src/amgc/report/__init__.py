@@ -3,6 +3,7 @@
 from amgc.report.details import details
 from amgc.report.groups import Group, Spread, grouped, named_runs
 from amgc.report.metrics import DEFINITIONS, Metrics
+from amgc.report.observed import Observed, load_observed
 from amgc.report.paper_formats import FORMATS, as_text
 from amgc.report.paper_table import PaperTable, paper_table
 from amgc.report.plot import plot_accuracy
@@ -15,6 +16,7 @@ __all__ = [
     "FORMATS",
     "Group",
     "Metrics",
+    "Observed",
     "PaperTable",
     "RunError",
     "RunRecord",
@@ -25,6 +27,7 @@ __all__ = [
     "find_runs",
     "grouped",
     "labels",
+    "load_observed",
     "load_run",
     "markdown_table",
     "named_runs",

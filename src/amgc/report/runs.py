@@ -35,6 +35,7 @@ class RunRecord:
     commit: str | None
     created: str  # ISO time
     command: tuple[str, ...]
+    peak_bytes: tuple[int | None, ...] = ()  # per finished task: the process's memory at most by then; older runs: None
 
     @property
     def method(self) -> str:
@@ -100,6 +101,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
         commit=_get(about, "commit", str | None, file),
         created=_get(about, "created", str, file),
         command=_list(about, "command", str, file),
+        peak_bytes=tuple(line.get("peak_bytes") for line in lines),
     )
 
 
@@ -161,6 +163,8 @@ def _line(text: bytes, task: int, file: Path) -> dict[str, Any]:
         raise RunError(f"{where} is of task {line['task']}, but that of task {task} is due (tasks are counted from 0).")
     for key, kind in (("correct", list), ("total", list), ("seconds", dict), ("kept_bytes", int)):
         _get(line, key, kind, where)
+    if "peak_bytes" in line:
+        _get(line, "peak_bytes", int, where)
     for name in line["seconds"]:
         _get(line["seconds"], name, int | float, where)
     return line
