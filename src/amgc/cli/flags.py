@@ -121,7 +121,7 @@ def top_flags(choice: Choice) -> list[Flag]:
 def machine_flags(machine: Machine, choice: Choice | None = None) -> list[Flag]:
     """Where and how to compute."""
     hints = get_type_hints(Machine)
-    metavars = {"feature_cache": "FOLDER", "start": "RUN"}
+    metavars = {"feature_cache": "FOLDER", "start": "RUN", "log": "NAME [NAME …]"}
     return [
         Flag(f.name, hints[f.name], getattr(machine, f.name), f.metadata["help"], metavars.get(f.name)) for f in fields(Machine)
     ]

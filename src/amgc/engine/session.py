@@ -246,6 +246,7 @@ class Session:
         self._saved_at = time.monotonic()
         if not self.processes.is_first:
             return
+        self.watch.saving(self.lines)
         header, tensors = checkpoint.pack(self.method.state())
         about: dict[str, Any] = {
             "config": identity(self.config),
