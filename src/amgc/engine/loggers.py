@@ -69,7 +69,7 @@ class TensorBoard:
 
 class WeightsAndBiases:
     """In FOLDER/wandb, and online unless $WANDB_MODE says offline. Its files cannot be struck out of: values wait for the
-    checkpoint that covers them. A resumed run has the same id; offline it is another folder, which `wandb sync` puts together.
+    checkpoint that covers them. A resumed run has the same id; offline it is another folder, for `wandb sync` to upload.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], moment: int) -> None:
@@ -90,7 +90,7 @@ class WeightsAndBiases:
                 settings=wandb.Settings(console="off", silent=True),
             )
         except wandb.Error as error:
-            raise ConnectionError(f"Weights & Biases: {error} `wandb login` helps, or WANDB_MODE=offline.") from error
+            raise ConnectionError(f"Weights & Biases: {error} WANDB_MODE=offline needs neither network nor account.") from error
         for name in ("accuracy", "task_accuracy", "memory", "seconds"):
             self.run.define_metric(f"{name}/*", step_metric="task")
 

@@ -97,6 +97,7 @@ def complete(session: Session) -> list[dict[str, Any]]:
     log(f"from task {session.position.task + 1}, step {session.position.step}; pid {os.getpid()}; {' '.join(sys.argv)}")
     write_metrics(session)
     with loggers.logged(session):
+        session.start_clock()
         for index in range(session.position.task, len(session.stream)):
             learn(session, index)
             log(f"task {index + 1}: {json.dumps(session.lines[-1])}")

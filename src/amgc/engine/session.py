@@ -292,6 +292,10 @@ class Session:
             checkpoint.restore_optimizer(optimizer, self._optimizer_tensors)
             self._optimizer_tensors = {}
 
+    def start_clock(self) -> None:
+        """What has passed so far, on measuring the cost or on starting loggers, is not the run's."""
+        self._counted_at = time.monotonic()
+
     def count_seconds(self, activity: str) -> None:
         """What has passed since the last call was spent on this."""
         now = time.monotonic()
@@ -331,7 +335,7 @@ class Session:
         self.seconds["train"] = float(header["seconds"])
         self.meter.sums = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in header["losses"].items()}
         self.meter.count = 1
-        self._counted_at = time.monotonic()
+        self.start_clock()
         return True
 
 
