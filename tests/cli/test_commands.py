@@ -221,3 +221,14 @@ for command in {commands!r}:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_run_that_logs_goes_on_logging_and_another_begins_to(stopped):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    logs, plain = stopped("logs", ["--method", "amgc", "--log", "tensorboard"]), stopped("plain", ["--method", "amgc"])
+    assert main(["resume", "logs", "--quiet"]) == 0
+    assert main(["resume", "plain", "--quiet", "--log", "tensorboard"]) == 0
+    for folder in (logs, plain):
+        events = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload()
+        assert [event.value for event in events.Scalars("task")] == [1, 2]
+    assert figures(logs) == figures(plain)

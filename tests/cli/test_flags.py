@@ -29,6 +29,15 @@ def test_without_arguments_the_digits_are_run():
     assert {(config.data, config.features, config.tasks) for config in parsed.configs.values()} == {("digits", "convnet", 5)}
 
 
+def test_where_to_log_is_a_list_of_names(capsys):
+    assert only(["--method", "amgc"]).machine.log == ()
+    assert only(["--method", "amgc", "--log", "tensorboard", "wandb"]).machine.log == ("tensorboard", "wandb")
+    assert only(["--log", "wandb", "--method", "amgc"]).machine.log == ("wandb",)
+    with pytest.raises(SystemExit):
+        parse(["--method", "amgc", "--log", "paper"])
+    assert "paper" in capsys.readouterr().err
+
+
 def test_a_data_source_takes_the_place_of_a_preset():
     config = only(["cifar100"])
     assert (config.method, config.hyper, config.tasks) == ("amgc", find("amgc").hyper, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import tiny
 import torch
 
+from amgc.engine.observed import rounded
 from amgc.engine.run import run
 from amgc.engine.session import CHECKPOINT, Session
 from amgc.methods.contract import Batch, Method
@@ -18,14 +20,21 @@ from amgc.methods.registry import find
 
 
 def found(folder: Path, images: torch.Tensor, rows: Iterable[torch.Tensor]) -> list[str]:
-    """The files in which one of the images (raw, uint8) or of the rows (in any precision) is."""
+    """The files in which one of the images (raw, uint8) or of the rows (in any precision, also as text) is."""
     needles = [image.numpy().tobytes() for image in images]
+    needles += [text(image.flatten()[:6].tolist(), "d") for image in images]
     for row in rows:
         assert row.count_nonzero() > 1, "zeros are everywhere and would prove nothing"
         values = row.detach().double().numpy()
         needles += [values.astype(kind).tobytes() for kind in (np.float16, np.float32, np.float64)]
+        needles += [text(values, ".6g"), text(row.tolist(), "")]  # as engine.observed rounds, and as Python writes them
     contents = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return [name for name, content in contents.items() if any(needle in content for needle in needles)]
+
+
+def text(values: Iterable[float], form: str) -> bytes:
+    """Numbers as they would stand in a JSON file, in one list."""
+    return ", ".join(str(float(format(value, form))) if form != "d" else str(value) for value in values).encode()
 
 
 def test_a_search_finds_what_was_planted(tmp_path: Path) -> None:
@@ -37,10 +46,13 @@ def test_a_search_finds_what_was_planted(tmp_path: Path) -> None:
         "float16": rows[1].half().numpy(),
         "float32": rows[1].numpy(),
         "float64": rows[1].double().numpy(),
+        "JSON": np.frombuffer(json.dumps({"rows": rows.tolist()}).encode(), np.uint8),
+        "rounded": np.frombuffer(json.dumps(rounded(rows)).encode(), np.uint8),
+        "pixels": np.frombuffer(json.dumps(images.tolist()).encode(), np.uint8),
     }.items():
         (tmp_path / name).write_bytes(b"before" + planted.tobytes() + b"behind")
         assert found(tmp_path, images, rows) == [name]
-        (tmp_path / name).write_bytes(b"before" + planted.tobytes()[:-1])
+        (tmp_path / name).write_bytes(b"before" + planted.tobytes()[1 if planted.size < 65 else 200 : -1][:60])
         assert found(tmp_path, images, rows) == []
 
 
@@ -74,4 +86,6 @@ def test_no_image_and_no_feature_row_is_ever_in_the_folder(
     run(config, tmp_path, dataset=dataset)
     assert len(searches) >= 6 + 3, "a search after every step of task 1, and one after every task"
     names = {path.name for path in tmp_path.iterdir()}
-    assert CHECKPOINT in names and names <= {CHECKPOINT, "run.json", "metrics.jsonl", "task-1.safetensors", "log.txt", ".lock"}
+    known = {CHECKPOINT, "run.json", "metrics.jsonl", "task-1.safetensors", "observed", "log.txt", ".lock"}
+    assert CHECKPOINT in names and names <= known
+    assert set(tiny.observed(tmp_path)) == {"plane.safetensors", "task-1.json", "task-2.json", "task-3.json"}

@@ -41,10 +41,10 @@ def folder(stopped: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_holds_one_run(folder: Path) -> None:
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(RunExistsError, match="holds a run already; resume it"):
         run(tiny.config(), folder, dataset=tiny.images())
-    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from amgc.engine.processes import Processes
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
+from amgc.report import load_observed, load_run
 
 # Batches of 5 and 4 are shared as 2 + 3 and 2 + 2; the last task has one image, so that one process has none.
 # Without batch norm in training mode: that one normalises by its process's share.
@@ -148,6 +150,17 @@ def assert_near(one: Path, two: Path) -> None:
     for name, tensor in tensors.items():
         error = (tensor.double() - others[name].double()).abs().max() if tensor.numel() else torch.zeros(())
         assert float(error) <= 1e-4 * max(1.0, float(tensor.double().abs().max() if tensor.numel() else 0)), name
+    seen, others_seen = (load_observed(load_run(folder)) for folder in (one, two))
+    for mine, others_own in zip(seen, others_seen, strict=True):
+        assert mine.confusion == others_own.confusion
+        assert numbers(mine) == pytest.approx(numbers(others_own), rel=1e-3, abs=1e-3)
+
+
+def numbers(value: Any) -> list[float]:
+    """All numbers of a dataclass, in order."""
+    if is_dataclass(value):
+        value = [getattr(value, f.name) for f in fields(value)]
+    return [number for part in value for number in numbers(part)] if isinstance(value, list | tuple) else [value or 0.0]
 
 
 @pytest.mark.parametrize("name", [*RUNS, "vectors"])

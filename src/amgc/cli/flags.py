@@ -121,9 +121,11 @@ def top_flags(choice: Choice) -> list[Flag]:
 def machine_flags(machine: Machine, choice: Choice | None = None) -> list[Flag]:
     """Where and how to compute."""
     hints = get_type_hints(Machine)
-    metavars = {"feature_cache": "FOLDER", "start": "RUN"}
+    metavars = {"feature_cache": "FOLDER", "start": "RUN", "log": "NAME [NAME …]"}
+    nowhere = {"log": "(default: nowhere)"} if not machine.log else {}
     return [
-        Flag(f.name, hints[f.name], getattr(machine, f.name), f.metadata["help"], metavars.get(f.name)) for f in fields(Machine)
+        Flag(f.name, hints[f.name], getattr(machine, f.name), f.metadata["help"], metavars.get(f.name), nowhere.get(f.name))
+        for f in fields(Machine)
     ]
 
 

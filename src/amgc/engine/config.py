@@ -25,6 +25,9 @@ class Machine:
     feature_cache: str | None = about(
         None, "folder for the features of a network that does not train, for later runs; it holds a row per image"
     )
+    log: tuple[Literal["tensorboard", "wandb"], ...] = about(
+        (), "where to log as well: tensorboard, wandb (Weights & Biases); each needs the extra of its name"
+    )
     start: str | None = about(None, "a run whose training of task 1 is taken over, if all that decides it is the same")
 
     def __post_init__(self) -> None:

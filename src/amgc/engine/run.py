@@ -26,6 +26,7 @@ import amgc
 from amgc import files
 from amgc.core.inputs import listing
 from amgc.data import Dataset
+from amgc.engine import loggers
 from amgc.engine.chance import generator
 from amgc.engine.checkpoint import pack
 from amgc.engine.config import Config
@@ -53,6 +54,7 @@ def run(
     """
     if (folder / RUN).exists() and not _is_child():
         raise RunExistsError(f"{str(folder)!r} holds a run already; resume it, or choose another folder.")
+    loggers.check(config.machine.log)
     session = Session(config, folder, watch or Watch(), dataset)
     session.watch.begin_run(session.stream.class_names, session.stream.sizes, lambda: estimate(session))
     if dry_run:
@@ -68,6 +70,7 @@ def run(
 def resume(folder: Path, watch: Watch | None = None, dataset: Dataset | None = None, **machine: Any) -> list[dict[str, Any]]:
     """Go on with the run in `folder` from its last checkpoint; `machine` replaces settings of where it computes."""
     config = read_config(folder, machine)
+    loggers.check(config.machine.log)
     with locked(folder):
         session = Session(config, folder, watch or Watch(), dataset)
         check_classes(session)
@@ -93,9 +96,11 @@ def complete(session: Session) -> list[dict[str, Any]]:
     log = Log(session)
     log(f"from task {session.position.task + 1}, step {session.position.step}; pid {os.getpid()}; {' '.join(sys.argv)}")
     write_metrics(session)
-    for index in range(session.position.task, len(session.stream)):
-        learn(session, index)
-        log(f"task {index + 1}: {json.dumps(session.lines[-1])}")
+    with loggers.logged(session):
+        session.start_clock()
+        for index in range(session.position.task, len(session.stream)):
+            learn(session, index)
+            log(f"task {index + 1}: {json.dumps(session.lines[-1])}")
     log("finished")
     return session.lines
 
@@ -130,6 +135,7 @@ def learn(session: Session, index: int) -> None:
     session.count_seconds("evaluate")
     line = {"task": index, "correct": confusion.diagonal().tolist(), "total": confusion.sum(1).tolist()}
     line |= {"seconds": session.seconds, "peak_bytes": peak_memory()}  # these two differ from run to run
+    line["steps"] = session.position.step
     session.lines.append(line | {"kept_bytes": kept_bytes(session), "losses": session.meter.means()})
     session.position = Position(index + 1)
     session.seconds = dict.fromkeys(session.seconds, 0.0)

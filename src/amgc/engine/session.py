@@ -246,6 +246,7 @@ class Session:
         self._saved_at = time.monotonic()
         if not self.processes.is_first:
             return
+        self.watch.saving(self.lines)
         header, tensors = checkpoint.pack(self.method.state())
         about: dict[str, Any] = {
             "config": identity(self.config),
@@ -291,6 +292,10 @@ class Session:
             checkpoint.restore_optimizer(optimizer, self._optimizer_tensors)
             self._optimizer_tensors = {}
 
+    def start_clock(self) -> None:
+        """What has passed so far, on measuring the cost or on starting loggers, is not the run's."""
+        self._counted_at = time.monotonic()
+
     def count_seconds(self, activity: str) -> None:
         """What has passed since the last call was spent on this."""
         now = time.monotonic()
@@ -330,7 +335,7 @@ class Session:
         self.seconds["train"] = float(header["seconds"])
         self.meter.sums = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in header["losses"].items()}
         self.meter.count = 1
-        self._counted_at = time.monotonic()
+        self.start_clock()
         return True
 
 

@@ -42,6 +42,9 @@ class Watch:
     def note(self, text: str) -> None:
         """A line worth keeping."""
 
+    def saving(self, lines: list[dict[str, Any]]) -> None:
+        """Before a checkpoint is written, from which another process may go on; `lines` of metrics.jsonl are finished."""
+
     def end_task(self, task: Task, line: dict[str, Any]) -> None:
         """The task's line in metrics.jsonl."""
 

@@ -1,0 +1,224 @@
+"""`--log`: what a run tells TensorBoard and Weights & Biases, beside the files in its own folder.
+
+Everything is counted in one number that only grows, the moment: optimiser steps of all tasks so far, and one more for each
+finished task, so that a task without training has a moment of its own. A checkpoint is written when all that has been told up
+to its moment is safe; a run that goes on from it therefore takes up the log exactly there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from amgc.engine.watch import Progress, Watch
+from amgc.methods.contract import Task
+
+if TYPE_CHECKING:
+    from amgc.engine.session import Session
+
+POINTS = 100  # losses that are told per task, evenly: each costs a synchronisation with the device
+PROJECT = "amgc"  # in Weights & Biases, unless $WANDB_PROJECT says otherwise
+
+
+class Logger(Protocol):
+    """Where values go. `new`: nothing has been logged there by this run before."""
+
+    new: bool
+
+    def log(self, values: dict[str, float], moment: int) -> None: ...
+
+    def flush(self) -> None:
+        """All that was logged is on the disk, or with a process that outlives this one."""
+
+    def finish(self, final: dict[str, float], moment: int) -> None:
+        """The run is complete."""
+
+    def close(self, complete: bool) -> None: ...
+
+
+class TensorBoard:
+    """Fabric's logger, in FOLDER/tensorboard. What an interrupted process told beyond its last checkpoint is struck out."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], moment: int) -> None:
+        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+        self.new, self.config = not (folder / "tensorboard").exists(), config
+        beyond = None if self.new else moment + 1
+        self.logger = TensorBoardLogger(folder, name="", version="tensorboard", purge_step=beyond)
+        if self.new:
+            self.logger.experiment.add_text("config", f"```\n{json.dumps(config, indent=1)}\n```")
+
+    def log(self, values: dict[str, float], moment: int) -> None:
+        self.logger.log_metrics(values, moment)
+
+    def flush(self) -> None:
+        self.logger.save()
+
+    def finish(self, final: dict[str, float], moment: int) -> None:
+        self.logger.log_hyperparams(self.config, {f"final/{name}": value for name, value in final.items()}, moment)
+
+    def close(self, complete: bool) -> None:
+        self.logger.finalize("success" if complete else "failed")
+
+
+class WeightsAndBiases:
+    """In FOLDER/wandb, and online unless $WANDB_MODE says offline. Its files cannot be struck out of: values wait for the
+    checkpoint that covers them. A resumed run has the same id; offline it is another folder, for `wandb sync` to upload.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], moment: int) -> None:
+        import wandb
+
+        self.new = not (folder / "wandb").exists()
+        self.waiting: list[tuple[dict[str, float], int]] = []
+        identity = hashlib.blake2b((folder / "run.json").read_bytes(), digest_size=8).hexdigest()  # it never changes
+        chosen = wandb.setup().settings  # by the user's environment
+        try:
+            self.run = wandb.init(
+                project=chosen.project or PROJECT,
+                dir=str(folder.resolve()),
+                id=identity,
+                name=folder.name,
+                config=config,
+                resume="allow" if chosen.mode == "online" else None,
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except wandb.Error as error:
+            raise ConnectionError(f"Weights & Biases: {error} WANDB_MODE=offline needs neither network nor account.") from error
+        for name in ("accuracy", "task_accuracy", "memory", "seconds"):
+            self.run.define_metric(f"{name}/*", step_metric="task")
+
+    def log(self, values: dict[str, float], moment: int) -> None:
+        self.waiting.append((values, moment))
+
+    def flush(self) -> None:
+        for values, moment in self.waiting:
+            self.run.log(values, step=moment)
+        self.waiting = []
+
+    def finish(self, final: dict[str, float], moment: int) -> None:
+        self.run.summary.update({f"final/{name}": value for name, value in final.items()})
+
+    def close(self, complete: bool) -> None:
+        self.run.finish(exit_code=int(not complete))
+
+
+LOGGERS: dict[str, type[TensorBoard] | type[WeightsAndBiases]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+
+
+class Logged(Watch):
+    """Tells the loggers what it is told, and then the watch that was there before."""
+
+    def __init__(self, inner: Watch, sizes: Sequence[int], lines: list[dict[str, Any]], loggers: Sequence[Logger]) -> None:
+        self.inner, self.sizes, self.loggers = inner, sizes, loggers
+        self.lines = list(lines)
+        self.step = self.steps = 0
+        self.shown = False
+        for logger in loggers:
+            for task in range(len(lines) if logger.new else 0):  # logging begins later than the run
+                logger.log(task_values(sizes, lines[: task + 1]), moment(lines[: task + 1]))
+
+    @property
+    def stop(self) -> bool:  # type: ignore[override] # it is the other watch that is asked to stop
+        return self.inner.stop
+
+    def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+        self.step, self.steps = done, steps
+        self.inner.begin_task(task, tasks, steps, done)
+
+    def is_due(self, step: int) -> bool:
+        """By the number of the step alone: a resumed run tells the same ones."""
+        return step % max(1, self.steps // POINTS) == 0
+
+    def wants_progress(self) -> bool:
+        self.step += 1
+        self.shown = self.inner.wants_progress()
+        return self.shown or self.is_due(self.step)
+
+    def progress(self, now: Progress) -> None:
+        if self.shown:
+            self.inner.progress(now)
+        if self.is_due(now.step):
+            values = {f"loss/{name}": value for name, value in now.losses.items()}
+            if not math.isnan(now.accuracy):  # of a batch that has none but made-up classes
+                values["batch_accuracy"] = now.accuracy
+            for logger in self.loggers:
+                logger.log(values, moment(self.lines, now.step))
+
+    def note(self, text: str) -> None:
+        self.inner.note(text)
+
+    def saving(self, lines: list[dict[str, Any]]) -> None:
+        for task in range(len(self.lines), len(lines)):
+            self.lines.append(lines[task])
+            for logger in self.loggers:
+                logger.log(task_values(self.sizes, self.lines), moment(self.lines))
+        for logger in self.loggers:
+            logger.flush()
+        self.inner.saving(lines)
+
+    def end_task(self, task: Task, line: dict[str, Any]) -> None:
+        self.inner.end_task(task, line)
+
+
+@contextmanager
+def logged(session: Session) -> Iterator[None]:
+    """While a run goes on, its watch also logs, on the first process, wherever `machine.log` says."""
+    names = dict.fromkeys(session.config.machine.log)
+    if not names or not session.processes.is_first:
+        yield
+        return
+    config, sizes, begun = session.config.to_json(), session.stream.sizes, moment(session.lines, session.position.step)
+    loggers: list[Logger] = []
+    complete, inner = False, session.watch
+    try:
+        loggers += [LOGGERS[name](session.folder, config, begun) for name in names]
+        session.watch = Logged(inner, sizes, session.lines, loggers)
+        yield
+        accuracies = task_values(sizes, session.lines)
+        final = {name.partition("/")[2]: value for name, value in accuracies.items() if name.startswith("accuracy/")}
+        for logger in loggers:
+            logger.flush()
+            logger.finish(final, moment(session.lines))
+        complete = True
+    finally:
+        session.watch = inner
+        for logger in loggers:
+            logger.close(complete)
+
+
+def check(names: Sequence[str]) -> None:
+    """Before anything is written: whether what is to be logged to is installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"--log {name} needs a package that is not installed: pip install 'amgc[{name}]'")
+
+
+def moment(lines: Sequence[dict[str, Any]], step: int = 0) -> int:
+    """Where a run is after these tasks, and a step of the next one."""
+    return sum(int(line.get("steps", 0)) + 1 for line in lines) + step
+
+
+def task_values(sizes: Sequence[int], lines: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """What is told after the last of these tasks. `amgc.report.metrics`, which stands above the engine, has the definitions."""
+    ends = [sum(sizes[: task + 1]) for task in range(len(lines))]
+    last = len(lines) - 1
+
+    def share(row: int, start: int, stop: int) -> float:
+        return float(sum(lines[row]["correct"][start:stop]) / max(1, sum(lines[row]["total"][start:stop])))
+
+    matrix = [[share(row, ends[task] - sizes[task], ends[task]) for task in range(row + 1)] for row in range(len(lines))]
+    values = {"task": float(last + 1), "accuracy/LA": share(last, 0, ends[-1])}
+    values["accuracy/AIA"] = sum(share(row, 0, ends[row]) for row in range(len(lines))) / len(lines)
+    if last:
+        lost = [max(row[task] for row in matrix[task:last]) - matrix[last][task] for task in range(last)]
+        values["accuracy/forgetting"] = sum(lost) / last
+    values |= {f"task_accuracy/{task + 1}": accuracy for task, accuracy in enumerate(matrix[last])}
+    values |= {f"seconds/{name}": seconds for name, seconds in lines[last]["seconds"].items()}
+    return values | {f"memory/{name}": lines[last][name] for name in ("kept_bytes", "peak_bytes") if name in lines[last]}
