@@ -13,7 +13,7 @@ from amgc.report.table import DASH, grid, percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-PLAN, PLOT = "plan.json", "accuracy.png"
+PLAN, GRID, PLOT = "plan.json", "compare.json", "accuracy.png"
 WIDEST = 120
 
 

@@ -53,13 +53,14 @@ class RunRecord:
 
 
 def find_runs(path: str | os.PathLike[str]) -> list[RunRecord]:
-    """The run at `path`, or the runs in its sub-folders in order of creation."""
+    """The run at `path`, or the runs in its sub-folders and in theirs, in order of creation."""
     folder = _folder(path)
     if (folder / "run.json").exists():
         return [load_run(folder)]
-    inside = sorted(file.parent for file in folder.glob("*/run.json") if not file.parent.name.startswith("."))
+    found = [file.parent for pattern in ("*/run.json", "*/*/run.json") for file in folder.glob(pattern)]
+    inside = sorted(run for run in found if not any(part.startswith(".") for part in run.relative_to(folder).parts))
     if not inside:
-        raise FileNotFoundError(f"neither {str(folder)!r} nor a folder in it has a run.json. {LOOKS}")
+        raise FileNotFoundError(f"neither {str(folder)!r} nor a folder in it, or in one of those, has a run.json. {LOOKS}")
     return sorted((load_run(run) for run in inside), key=lambda run: run.created)
 
 

@@ -1,0 +1,58 @@
+"""Jobs as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from amgc.cli.jobs.job import Job
+
+
+class Local:
+    """`slots` processes at a time, each with its share of the cores."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+
+    def submit(self, job: Job) -> LocalJob:
+        return LocalJob(job)
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class LocalJob:
+    """A process in a session of its own: Ctrl-C in the terminal reaches the scheduler alone, which then stops its jobs."""
+
+    def __init__(self, job: Job) -> None:
+        warnings = [f"-W{option}" for option in sys.warnoptions]
+        command = [sys.executable, *warnings, "-m", "amgc.cli.jobs.job", job.to_json()]
+        with Path(job.log).open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | job.environment,
+                start_new_session=True,
+            )
+
+    def poll(self) -> int | str | None:
+        code = self.process.poll()
+        if code is None or code >= 0:
+            return code
+        killed = signal.Signals(-code)
+        return f"killed by {killed.name}" + (" (out of memory, perhaps)" if killed == signal.SIGKILL else "")
+
+    def stop(self, at_once: bool = False) -> None:
+        if self.process.poll() is not None:
+            return
+        if at_once and sys.platform != "win32":
+            os.killpg(self.process.pid, signal.SIGKILL)  # and the processes that it started, with --devices
+        else:
+            self.process.terminate()
+        if at_once:
+            self.process.wait()
