@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 MOST_SEEDS = 100
 MOST_JOBS = 4  # unless more are asked for: each needs the memory of a run
-TAKEN = {"method": "name methods first: amgc compare METHOD …", "sizes": "--sizes is of one run; compare has --tasks T …"}
 
-ABOUT = """Methods side by side: a run for each method, data set, number of tasks and seed, METHODs first. Finished runs are reused and
-stopped ones go on, so the same command again does what is missing. Every other flag is one of `amgc run`, for all runs: --later.epochs
-5, --features resnet18."""
+ABOUT = """Methods side by side: a run for each method, data set, number of tasks and seed; METHODs come first. Finished runs
+are reused and stopped ones go on: the same command again does what is missing. Every other flag is one of `amgc run`, for all
+runs, as --later.epochs 5 or --features resnet18."""
 
 
 def told(text: str, metavar: str | None = None, default: str | None = None) -> Any:
@@ -41,7 +40,7 @@ def told(text: str, metavar: str | None = None, default: str | None = None) -> A
 class Compare:
     """What is to be compared, and where."""
 
-    methods: Annotated[Positional[tuple[str, ...]], told("names, or .py files", "METHOD", "the preset's")] = ()
+    methods: Annotated[Positional[tuple[str, ...]], told("names, or .py files", "[METHOD …]", "the preset's")] = ()
     all: Annotated[bool, told("every method that `amgc list methods` names")] = False
     data: Annotated[tuple[str, ...], told("data sources, presets or .toml files, as for `amgc run`", "NAME …", "digits")] = ()
     preset: Annotated[str | None, told("settings for all data", "PRESET", "a preset that is named as data")] = None
@@ -101,9 +100,11 @@ def check(given: Compare, handed: Sequence[str]) -> None:
     from amgc.cli.presets import names
     from amgc.methods.registry import methods
 
-    for name, advice in TAKEN.items():
-        if any(argument.partition("=")[0] == f"--{name}" for argument in handed):
-            raise UsageError(f"--{name} is not a flag of `amgc compare`; {advice}.")
+    flags = {argument.partition("=")[0].replace("_", "-") for argument in handed}
+    if "--method" in flags:
+        raise UsageError("methods come first, and without --method: amgc compare METHOD …")
+    if given.tasks and (other := flags & {"--sizes", "--first-classes", "--increment"}):
+        raise UsageError(f"--tasks and {min(other)} both say how to split the classes; give one of them.")
     for name in given.data:
         if name in methods() or name.endswith(".py"):
             raise UsageError(f"{name!r} is a method: methods come first, amgc compare {name} --data …")

@@ -110,14 +110,19 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
     """
     names = []
     for run in runs:
-        alike = [flat(other.config) for other in runs if other.method == run.method]
-        own = flat(run.config)
+        alike = [_deciding(other.config) for other in runs if other.method == run.method]
+        own = _deciding(run.config)
         differing = [key for key in own if any(other.get(key) != own[key] for other in alike)]
         settings = ", ".join(f"{key.removeprefix('hyper.')}={own[key]}" for key in differing)
         apart = settings if 0 < len(settings) <= 24 else run.path.name
         names.append(run.method if len(alike) == 1 else f"{run.method} ({apart})")
     count = Counter(names)
     return [name if count[name] == 1 else f"{run.method} ({run.path})" for name, run in zip(names, runs, strict=True)]
+
+
+def _deciding(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that decide a run's result: where it computed, or took task 1's training from, tells nobody apart."""
+    return flat({key: value for key, value in config.items() if key != "machine"})
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

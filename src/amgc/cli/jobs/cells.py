@@ -85,7 +85,8 @@ def check(cells: Iterable[Cell]) -> None:
         return
     cell, found = next(iter(wrong.items()))
     told = "; ".join(found[:FEW]) + ("; …" if len(found) > FEW else "")
-    more = f" So have {len(wrong) - 1} more runs." if len(wrong) > 1 else ""
+    count = len(wrong) - 1
+    more = f" So {'have' if count > 1 else 'has'} {count} more run{'s' * (count > 1)}." if count else ""
     raise UsageError(
         f"{str(cell.folder)!r} holds a run with other settings: {told}.{more} Choose another --out, or the same settings."
     )
