@@ -24,7 +24,8 @@ class OnRay:
         self.ray: Any = ray
         self.slots = slots or MANY
         where = address or os.environ.get("RAY_ADDRESS") or "local"
-        local: dict[str, Any] = {"include_dashboard": False} if where == "local" else {}
+        room = {"num_cpus": slots * cpus} if slots else {}  # else as many as there are cores
+        local: dict[str, Any] = {"include_dashboard": False, **room} if where == "local" else {}
         try:
             ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, ValueError, RuntimeError) as error:
