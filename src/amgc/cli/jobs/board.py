@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from amgc.cli.jobs.schedule import Work
+from amgc.report import Spread
 from amgc.report.details import time_text
 from amgc.report.table import DASH, grid, meanings, percent, printable
 
@@ -104,15 +105,15 @@ def accuracy_text(works: Sequence[Work]) -> list[str]:
 
 
 def spread(values: Sequence[float | None]) -> str:
-    """Mean and, of several, standard deviation (of a sample: over n - 1) in percent.
+    """Mean and, of several, standard deviation in percent.
 
     >>> spread([0.5, 0.52, 0.57]), spread([0.5]), spread([])
     ('53.0 ± 3.6', '50.0', '–')
     """
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return percent(known[0]) if known else DASH
-    return f"{percent(statistics.mean(known))} ± {percent(statistics.stdev(known))}"
+    found = Spread.of([value for value in values if value is not None])
+    if found is None:
+        return DASH
+    return percent(found.mean) if found.std is None else f"{percent(found.mean)} ± {percent(found.std)}"
 
 
 def table(works: Sequence[Work], text: Callable[[Sequence[Work]], list[str]], names: Sequence[str] = ("",)) -> RenderableType:

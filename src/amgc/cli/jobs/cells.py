@@ -16,7 +16,7 @@ from amgc.engine.run import RUN, read_config, write_json
 from amgc.engine.session import FIRST_TASK, first_task_key, identity
 from amgc.methods.registry import find
 from amgc.report import RunError, RunRecord, load_run
-from amgc.report.runs import _flat
+from amgc.report.runs import flat
 
 VERSION = 1
 FEW = 5  # differences that are told
@@ -95,7 +95,7 @@ def check(cells: Iterable[Cell]) -> None:
 def differences(cell: Cell) -> list[str]:
     """What decides the result, and is not as wanted, in the run that is there."""
     there = read_config(cell.folder, {})
-    before, wanted = (_flat(identity(config)) | {"precision": config.machine.precision} for config in (there, cell.config))
+    before, wanted = (flat(identity(config)) | {"precision": config.machine.precision} for config in (there, cell.config))
     names = sorted(before.keys() | wanted.keys())
     return [
         f"{name.removeprefix('hyper.')} was {before.get(name)} and is to be {wanted.get(name)}"
