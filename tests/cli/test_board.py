@@ -18,7 +18,13 @@ from amgc.cli.progress import Quiet
 
 def a_work(method: str, state: Any = "waiting", *, seed: int = 1, la: float = 0.5, done: int = 0, **more: Any) -> Work:
     cell: Any = SimpleNamespace(
-        method=method, seed=seed, column=("digits", "5"), gives=True, begun=False, first_task=Path("nowhere"), folder=Path(method)
+        method=method,
+        seed=seed,
+        column=("digits", "5"),
+        gives=True,
+        begun=False,
+        first_task=Path("nowhere"),
+        folder=Path(method),
     )
     metrics = SimpleNamespace(last_accuracy=la, average_incremental_accuracy=la + 0.1)
     run: Any = SimpleNamespace(metrics=metrics, done=done, sizes=(2,) * 5) if state in ("going", "done") else None

@@ -18,6 +18,7 @@ from cli.helpers import TINY, figures
 import amgc
 from amgc.cli import compare
 from amgc.cli.jobs.job import Job, work
+from amgc.cli.jobs.local import Local
 from amgc.cli.main import main
 from amgc.cli.progress import Quiet
 from amgc.engine.run import locked
@@ -90,7 +91,9 @@ def run_config(folder: str) -> dict[str, object]:
 
 
 def test_the_grid_has_every_method_number_of_tasks_and_seed():
-    own, handed = compare.divide(["amgc", "lda", "--data", "digits", "--tasks", "2", "5", "--seeds", "2", "--later.epochs", "7"])
+    own, handed = compare.divide(
+        ["amgc", "lda", "--data", "digits", "--tasks", "2", "5", "--seeds", "2", "--later.epochs", "7"]
+    )
     given = compare.tyro.cli(compare.Compare, args=own)
     cells = compare.make_cells(given, handed)
     assert [cell.folder.as_posix() for cell in cells] == [
@@ -126,6 +129,7 @@ def test_all_is_every_method_and_data_can_be_presets():
         (["--method", "amgc"], "methods come first"),
         (["--address", "auto"], "--on ray"),
         (["--jobs", "-1"], "negative"),
+        (["--on", "slurm", "--devices", "2"], "a job is one process"),
         (["--data", "digitz"], "did you mean 'digits'"),
         (["--data", "digits", "digits"], "two columns"),
         (["--data", "digits", "--later.epoch", "3"], "later.epoch"),
@@ -142,7 +146,9 @@ def test_a_cell_is_the_run_that_amgc_run_makes(here, capsys):
     assert main(command) == 0
     told = capsys.readouterr().out
     for seed in (1993, 1994):
-        assert main(["run", *TINY, "--method", "amgc", "joint", "pass", "--seed", str(seed), "--quiet", "--out", f"y{seed}"]) == 0
+        assert (
+            main(["run", *TINY, "--method", "amgc", "joint", "pass", "--seed", str(seed), "--quiet", "--out", f"y{seed}"]) == 0
+        )
         for method in ("amgc", "joint", "pass"):
             assert figures(f"x/digits-t2-s{seed}/{method}") == figures(f"y{seed}/{method}")
     last = []
@@ -198,7 +204,7 @@ def test_a_job_that_somebody_stops_goes_on_and_ends_the_same(here, monkeypatch):
     assert here.names == 2 * ["digits-t2-s1993/amgc"]
     assert main(["run", *TINY, "--method", "amgc", "--quiet", "--out", "y"]) == 0
     assert figures("x/digits-t2-s1993/amgc") == figures("y")
-    assert "from task 2, step 0" in Path("x/digits-t2-s1993/amgc/log.txt").read_text()
+    assert "from task 2, step 1" in Path("x/digits-t2-s1993/amgc/log.txt").read_text()
 
 
 def test_a_run_with_other_settings_is_refused_with_what_differs(here, capsys):
@@ -263,7 +269,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_however_a_comparison_ends_its_jobs_end_and_it_goes_on(number, capsys):
+def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
     """Two jobs at a time in processes of their own."""
     long = ["amgc", "finetune", *DIGITS, "--later.epochs", "400", "--jobs", "2"]
     environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -288,6 +294,26 @@ def test_however_a_comparison_ends_its_jobs_end_and_it_goes_on(number, capsys):
         with locked(folder):
             pass
         assert re.search(r"Stopped; go on with: amgc resume", folder.with_suffix(".log").read_text())
+
+
+def test_jobs_take_turns_on_the_gpus(monkeypatch):
+    class Process:
+        code: int | None = None
+
+        def __init__(self, command, env, **_):
+            started.append((self, env["CUDA_VISIBLE_DEVICES"]))
+
+        def poll(self):
+            return self.code
+
+    started: list[tuple[Process, str]] = []
+    monkeypatch.setattr("amgc.cli.jobs.local.subprocess.Popen", Process)
+    place, job = Local(3, ["4", "7"]), Job("x", "log", None, ".", {})
+    for _ in range(3):
+        place.submit(job)
+    started[1][0].code = 0
+    place.submit(job)  # in the place of the second
+    assert [gpu for _, gpu in started] == ["4", "7", "4", "7"]
 
 
 def test_a_job_ends_with_the_exit_code_of_amgc_resume(tmp_path, capsys):

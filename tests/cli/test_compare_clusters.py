@@ -56,6 +56,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     arguments = ["amgc", "finetune", *DIGITS, *long]
     with on_ray(*arguments) as process:
         wait_until(lambda: begun(PLACE / "finetune"), process)
+        time.sleep(0.3)  # some steps of task 2
         killed = pids(PLACE / "finetune")[-1]
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)

@@ -166,7 +166,9 @@ def test_labels_are_the_methods_and_what_differs_between_runs_of_one_method(writ
 
 def test_where_a_run_computed_is_not_part_of_its_label(write_run: WriteRun) -> None:
     places = [("a", 1993, "x/lda"), ("b", 1994, None)]
-    runs = [load_run(write_run("amgc", [1], [], folder=name, seed=seed, machine={"start": start})) for name, seed, start in places]
+    runs = [
+        load_run(write_run("amgc", [1], [], folder=name, seed=seed, machine={"start": start})) for name, seed, start in places
+    ]
     assert labels(runs) == ["amgc (seed=1993)", "amgc (seed=1994)"]
 
 

@@ -68,6 +68,8 @@ def main(arguments: Sequence[str]) -> int:
     from amgc.cli.jobs.schedule import Work
 
     there.check(cells)
+    if given.on != "local" and any(cell.config.machine.devices > 1 for cell in cells):
+        raise UsageError(f"on {given.on} a job is one process; --devices is for runs on this machine.")
     works = [Work.of(cell) for cell in cells]
     if given.dry_run:
         from amgc.cli.jobs.costs import tell_costs
@@ -198,10 +200,16 @@ def tasks_name(config: Config) -> str:
 def room(given: Compare) -> tuple[int, int]:
     """Jobs at a time on this machine, and threads of each."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = given.jobs or len(visible_gpus()) or min(cores, MOST_JOBS)
+    return jobs, max(1, cores // jobs)
+
+
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES has to be for each of the GPUs."""
     import torch
 
-    jobs = given.jobs or torch.cuda.device_count() or min(cores, MOST_JOBS)
-    return jobs, max(1, cores // jobs)
+    count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[:count] if named else [str(place) for place in range(count)]
 
 
 def make_executor(given: Compare, folder: Path) -> tuple[Executor, int]:
@@ -217,7 +225,7 @@ def make_executor(given: Compare, folder: Path) -> tuple[Executor, int]:
     from amgc.cli.jobs.local import Local
 
     jobs, threads = room(given)
-    return Local(jobs), threads
+    return Local(jobs, visible_gpus()), threads
 
 
 def carry_out(given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str]) -> int:
@@ -232,9 +240,9 @@ def carry_out(given: Compare, folder: Path, works: Sequence[Work], command: Sequ
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         grid = Grid(folder, [one.cell for one in works], command)
-        grid.write({})
         if any(one.state != "done" for one in works):
             executor, threads = make_executor(given, folder)
+            grid.write({})
             board = Board(screen, works, executor.slots)
             screen.print(board.progress(), highlight=False)
             try:

@@ -64,8 +64,10 @@ def work(job: Job) -> int:
             from amgc.cli.plan import Plan, go_on
             from amgc.cli.progress import console
 
-            machine = {} if job.start is None else {"start": job.start}
-            outcome.code = go_on(Plan.read(Path(job.folder)), console(), machine, quiet=True, ending=False)
+            plan = Plan.read(Path(job.folder))
+            (config,) = plan.configs.values()
+            machine = asdict(config.machine) | ({} if job.start is None else {"start": job.start})
+            outcome.code = go_on(plan, console(), machine, quiet=True, ending=False)
         except Exception as error:
             from amgc.cli.errors import exit_code
 

@@ -6,19 +6,27 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from amgc.cli.jobs.job import Job
 
 
 class Local:
-    """`slots` processes at a time, each with its share of the cores."""
+    """`slots` processes at a time, each with its share of the cores; with several GPUs, each on one of them in turn."""
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    def __init__(self, slots: int, gpus: Sequence[str] = ()) -> None:
+        self.slots, self.gpus = slots, gpus
+        self.jobs: dict[int, LocalJob] = {}  # the last one in each slot
 
     def submit(self, job: Job) -> LocalJob:
-        return LocalJob(job)
+        slot = next(place for place in range(self.slots) if place not in self.jobs or self.jobs[place].poll() is not None)
+        if len(self.gpus) > 1:
+            seen = {"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]}
+            job = replace(job, environment=job.environment | seen)
+        self.jobs[slot] = LocalJob(job)
+        return self.jobs[slot]
 
     def close(self) -> None:
         """Nothing is left."""
