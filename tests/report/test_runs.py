@@ -164,6 +164,20 @@ def test_labels_are_the_methods_and_what_differs_between_runs_of_one_method(writ
     assert labels(runs) == ["lwf", "amgc (margin=0.4)", "amgc (margin=0.0)"]
 
 
+def test_where_a_run_computed_is_not_part_of_its_label(write_run: WriteRun) -> None:
+    places = [("a", 1993, "x/lda"), ("b", 1994, None)]
+    runs = [
+        load_run(write_run("amgc", [1], [], folder=name, seed=seed, machine={"start": start})) for name, seed, start in places
+    ]
+    assert labels(runs) == ["amgc (seed=1993)", "amgc (seed=1994)"]
+
+
+def test_runs_are_found_two_folders_deep_and_not_in_hidden_ones(write_run: WriteRun, tmp_path: Path) -> None:
+    for place, folder in enumerate(("a/amgc", "a/lda", "lda", "b/.old/lda", ".trash/a/amgc", "a/b/c")):
+        write_run("amgc", [1], [], folder=folder, created=f"2026-05-01T12:00:0{place}+00:00")
+    assert [run.path.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)] == ["a/amgc", "a/lda", "lda"]
+
+
 def test_labels_of_runs_that_differ_in_nothing_or_in_much_are_their_folders(write_run: WriteRun) -> None:
     same = [load_run(write_run("amgc", [1], [], folder=name)) for name in ("a", "b")]
     assert labels(same) == ["amgc (a)", "amgc (b)"]

@@ -66,7 +66,7 @@ def look(arguments: Sequence[str]) -> Choice:
     unlike = {entry.name for entry in methods.values()}
     if len(unlike) < len(names):
         raise UsageError(f"each method can be named once; not {' '.join(names)}.")
-    stem = _stem(data) if not preset.path else preset.name
+    stem = short_name(data) if not preset.path else preset.name
     return Choice(preset, methods, data, features, stem if preset.path else f"{stem}-{'-'.join(sorted(unlike))[:60]}")
 
 
@@ -111,6 +111,7 @@ def _absolute(method: str) -> str:
     return str(Path(method).resolve()) if method.endswith(".py") else method
 
 
-def _stem(data: str) -> str:
+def short_name(data: str) -> str:
+    """Of a data source, for a folder: of one with a path, the last part of it."""
     kind, _, path = data.partition(":")
     return Path(path).resolve().stem or kind if path else kind

@@ -13,7 +13,7 @@ from amgc.report.table import DASH, grid, percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-PLOT = "accuracy.png"
+GRID, PLOT = "compare.json", "accuracy.png"
 WIDEST = 120
 
 

@@ -14,6 +14,7 @@ from amgc.cli.errors import WRONG_INPUT, reported
 COMMANDS = {
     "run": "train methods on a stream of tasks and show their accuracies; without arguments: handwritten digits",
     "resume": "go on with a run that was stopped, or that a crash ended",
+    "compare": "methods side by side: a grid of runs on this machine, Ray or Slurm; finished ones are reused",
     "show": "accuracies of runs, finished or still going",
     "table": "the paper's Table 1, 2 or 3 with runs of yours in it, as text, Markdown, LaTeX or CSV",
     "report": "runs as one HTML page: tables, figures and every setting; no network needed",

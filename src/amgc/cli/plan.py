@@ -124,8 +124,8 @@ def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[...
     return True
 
 
-def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False) -> int:
-    """The runs of a plan that are not finished, from where they are."""
+def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False, ending: bool = True) -> int:
+    """The runs of a plan that are not finished, from where they are; then, unless `ending` is false, what came out."""
     from amgc.engine.run import RUN, resume, run
     from amgc.report import load_run
 
@@ -136,7 +136,7 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
     def work() -> bool:
         if not unfinished:
             shown.tell(f"{plan.folder} is finished already.")
-            return True
+            return ending
         dataset = load_data(plan)
         for name in unfinished:
             shown.begin_method(name)
@@ -146,7 +146,7 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
                 resume(plan.place(name), shown, dataset, **(moved | machine))
             else:
                 run(replace(config, machine=replace(config.machine, **machine)), plan.place(name), shown, dataset)
-        return True
+        return ending
 
     with stoppable(shown):
         return _told(plan, console, work)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tyro
 
+from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError
 from amgc.cli.flags import QUICK, Flag, machine_flags, make_struct
 from amgc.engine.config import Machine
@@ -28,6 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(given.run)
     if not folder.is_dir():
         raise UsageError(f"there is no folder {given.run!r} to go on with.")
+
+    if (folder / GRID).exists():
+        last = shlex.join(["amgc", *json.loads((folder / GRID).read_text())["commands"][-1]])
+        raise UsageError(f"{given.run!r} is a comparison: the same command goes on with what is missing. {last}")
 
     from amgc.cli.plan import Plan, go_on
     from amgc.cli.progress import console

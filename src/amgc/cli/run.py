@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError, is_first_process
 from amgc.cli.flags import SPLIT, Parsed, parse
 from amgc.report.plan import PLAN
@@ -56,7 +57,8 @@ def check_start(parsed: Parsed) -> None:
 
 
 def holds_run(folder: Path) -> bool:
-    return (folder / PLAN).exists() or (folder / "run.json").exists() or any(folder.glob("*/run.json"))
+    named = any((folder / name).exists() for name in (PLAN, GRID, "run.json"))
+    return named or any(folder.glob("*/run.json"))
 
 
 def paper(parsed: Parsed) -> dict[str, dict[str, float]]:

@@ -38,6 +38,7 @@ from amgc.engine.training import train
 from amgc.engine.watch import Watch
 
 RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
+COMMAND = "AMGC_COMMAND"  # tells a run the command that it is part of, as a JSON list, if it is not the process's own
 VERSION = 1  # of run.json
 
 
@@ -175,7 +176,7 @@ def describe(session: Session) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **versions},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {session.processes.device.type}",
         "commit": commit(),
-        "command": ["amgc", *sys.argv[1:]],
+        "command": ["amgc", *(json.loads(os.environ[COMMAND]) if COMMAND in os.environ else sys.argv[1:])],
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "config": session.config.to_json(),
         "class_names": list(session.stream.class_names),

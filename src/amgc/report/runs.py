@@ -54,16 +54,17 @@ class RunRecord:
 
 
 def find_runs(path: str | os.PathLike[str], damaged: list[RunError] | None = None) -> list[RunRecord]:
-    """The run at `path`, or the runs in its sub-folders in order of creation.
+    """The run at `path`, or the runs in its sub-folders and in theirs, in order of creation.
 
     A damaged run is an error; with a list `damaged`, the error is put there and the others are returned.
     """
     folder = _folder(path)
     inside = [folder]
     if not (folder / "run.json").exists():
-        inside = sorted(file.parent for file in folder.glob("*/run.json") if not file.parent.name.startswith("."))
+        found = [file.parent for pattern in ("*/run.json", "*/*/run.json") for file in folder.glob(pattern)]
+        inside = sorted(run for run in found if not any(part.startswith(".") for part in run.relative_to(folder).parts))
     if not inside:
-        raise FileNotFoundError(f"neither {str(folder)!r} nor a folder in it has a run.json. {LOOKS}")
+        raise FileNotFoundError(f"neither {str(folder)!r} nor a folder in it, or in one of those, has a run.json. {LOOKS}")
     runs = []
     for run in inside:
         try:
@@ -122,14 +123,19 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
     """
     names = []
     for run in runs:
-        alike = [flat(other.config) for other in runs if other.method == run.method]
-        own = flat(run.config)
+        alike = [_deciding(other.config) for other in runs if other.method == run.method]
+        own = _deciding(run.config)
         differing = [key for key in own if any(other.get(key) != own[key] for other in alike)]
         settings = ", ".join(f"{key.removeprefix('hyper.')}={own[key]}" for key in differing)
         apart = settings if 0 < len(settings) <= 24 else run.path.name
         names.append(run.method if len(alike) == 1 else f"{run.method} ({apart})")
     count = Counter(names)
     return [name if count[name] == 1 else f"{run.method} ({run.path})" for name, run in zip(names, runs, strict=True)]
+
+
+def _deciding(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that decide a run's result: where it computed, or took task 1's training from, tells nobody apart."""
+    return flat({key: value for key, value in config.items() if key != "machine"})
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

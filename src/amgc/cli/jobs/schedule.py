@@ -1,0 +1,144 @@
+"""The loop that brings the cells of a comparison to their end, wherever their jobs run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from amgc.cli.errors import STOPPED
+from amgc.cli.jobs.cells import Cell
+from amgc.cli.jobs.job import Executor, Job, Running
+from amgc.engine.run import COMMAND
+from amgc.engine.watch import Watch
+from amgc.report import RunRecord
+
+PAUSE = 0.1  # seconds between two looks at the jobs
+READ = 1.0  # and between two at the files of a run that is going
+RESTARTS = 100  # of a job that was stopped by somebody else: a time limit, another user who goes first
+ERROR = "amgc: error: "
+
+
+@dataclass
+class Work:
+    """A cell on its way."""
+
+    cell: Cell
+    key: str | None  # of the training of task 1
+    state: Literal["waiting", "going", "done", "failed"] = "waiting"
+    run: RunRecord | None = None
+    reason: str = ""  # why it failed
+    job: Running | None = None
+    submitted: float = 0.0
+    seconds: float | None = None  # from the time when it was handed over to its end
+    looked: float = 0.0
+    restarts: int = 0
+
+    @classmethod
+    def of(cls, cell: Cell) -> Work:
+        run = cell.record()
+        return cls(cell, cell.start_key(), "done" if run is not None and run.finished else "waiting", run)
+
+    def look(self) -> None:
+        """Read what the run has written, now and then."""
+        if time.monotonic() - self.looked > READ:
+            self.run, self.looked = self.cell.record(), time.monotonic()
+
+
+def carry_out(
+    works: Sequence[Work], executor: Executor, environment: dict[str, str], watch: Watch, show: Callable[[], None]
+) -> None:
+    """Until all cells are done or have failed, or `watch.stop`; `show` is called whenever something may have changed."""
+    asked = False
+    try:
+        while True:
+            going = [one for one in works if one.state == "going"]
+            for one in going:
+                settle(one, stopping=watch.stop)
+            if not watch.stop:
+                start(works, executor, environment)
+            elif not asked:
+                for one in going:
+                    if one.job is not None:
+                        one.job.stop()
+                asked = True
+            show()
+            left = {one.state for one in works}
+            if "going" not in left and (watch.stop or "waiting" not in left):
+                return
+            time.sleep(PAUSE)
+    except BaseException:  # Ctrl-C for the second time, or a bug here: no job outlives the loop
+        for one in works:
+            if one.state == "going" and one.job is not None:
+                one.job.stop(at_once=True)
+        raise
+
+
+def settle(one: Work, stopping: bool) -> None:
+    """See how a job is, and if it has ended, how."""
+    assert one.job is not None
+    ended = one.job.poll()
+    if ended is None:
+        one.look()
+        return
+    one.job, one.run = None, one.cell.record()
+    if ended == 0 and one.run is not None and one.run.finished:
+        one.state, one.seconds = "done", time.monotonic() - one.submitted
+    elif (ended == STOPPED and one.restarts < RESTARTS) or (stopping and isinstance(ended, str)):
+        one.state, one.restarts = "waiting", one.restarts + 1
+    else:
+        one.state = "failed"
+        one.reason = ended if isinstance(ended, str) else last_words(one.cell.log) or f"exit code {ended}"
+
+
+def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]) -> None:
+    """Hand over what can start, while there is room."""
+    for one in works:
+        if sum(other.state == "going" for other in works) >= executor.slots:
+            return
+        if one.state == "waiting" and not must_wait(one, works):
+            giver = next((mate for mate in mates(one, works) if mate.cell.first_task.is_file()), one)
+            one.cell.write_plan()
+            job = Job(
+                folder=str(one.cell.folder.resolve()),
+                log=str(one.cell.log.resolve()),
+                start=None if giver is one else str(giver.cell.folder.resolve()),
+                cwd=os.getcwd(),
+                environment=environment,
+            )
+            one.job, one.state, one.submitted = executor.submit(job), "going", time.monotonic()
+
+
+def must_wait(one: Work, works: Sequence[Work]) -> bool:
+    """Whether another cell is training the first task of this one. If that one fails before, the next trains it."""
+    others = [mate for mate in mates(one, works) if mate is not one and mate.cell.gives]
+    if one.cell.begun or any(mate.cell.first_task.is_file() for mate in mates(one, works)):
+        return False
+    if any(mate.state == "going" for mate in others):
+        return True
+    return not one.cell.gives and any(mate.state == "waiting" for mate in others)
+
+
+def mates(one: Work, works: Sequence[Work]) -> list[Work]:
+    """The cells that train task 1 like this one, itself included."""
+    return [other for other in works if one.key is not None and other.key == one.key]
+
+
+def job_environment(command: Sequence[str], threads: int) -> dict[str, str]:
+    """What jobs are told by variables, on other machines too: where data and caches lie, how many threads they may use."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("AMGC_")}
+    limit = min(threads, int(os.environ.get("OMP_NUM_THREADS") or threads))
+    return own | {"OMP_NUM_THREADS": str(limit), "OMP_WAIT_POLICY": "PASSIVE", COMMAND: json.dumps(list(command))}
+
+
+def last_words(log: Path) -> str:
+    """The error in a job's log: the last line of it, which may be a traceback's."""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1].removeprefix(ERROR) if lines else ""

@@ -1,0 +1,110 @@
+"""`amgc compare` on Ray, for real, and on Slurm as submitit plays it with processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.helpers import TINY, figures
+
+import amgc
+from amgc.cli import compare
+from amgc.cli.jobs.on_slurm import OnSlurm
+from amgc.cli.main import main
+
+SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1"]
+DIGITS = ["--data", "digits", "--tasks", "2", "--out", "x", *SHORT]
+PLACE = Path("x/digits-t2-s1993")
+
+
+def pids(folder: Path) -> list[int]:
+    """The processes that have worked on a run, one after another."""
+    log = folder / "log.txt"
+    return [int(pid) for pid in re.findall(r"; pid (\d+);", log.read_text())] if log.exists() else []
+
+
+def begun(folder: Path) -> bool:
+    """Whether the first of its two tasks is done."""
+    return (folder / "metrics.jsonl").exists() and len(figures(folder)) == 1
+
+
+def wait_until(seen: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 300
+    while not seen():
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate(timeout=60)
+        time.sleep(0.02)
+
+
+def on_ray(*arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1])}
+    environment.pop("RAY_ADDRESS", None)
+    command = [sys.executable, "-W", "error", "-m", "amgc", "compare", *arguments, "--on", "ray", "--jobs", "2"]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
+    """On two workers; one is killed in the middle of task 2. When another has taken over, somebody presses Ctrl-C."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'amgc[ray]'")
+    long = ["--later.epochs", "120", "--checkpoint-minutes", "0"]  # a checkpoint after every step
+    arguments = ["amgc", "finetune", *DIGITS, *long]
+    with on_ray(*arguments) as process:
+        wait_until(lambda: begun(PLACE / "finetune"), process)
+        time.sleep(0.3)  # some steps of task 2
+        killed = pids(PLACE / "finetune")[-1]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=180)
+    assert process.returncode == 130 and "go on with the same command: amgc compare amgc" in told, told
+    assert len(figures(PLACE / "finetune")) == 1
+    with on_ray(*arguments) as process:
+        out, told = process.communicate(timeout=600)
+    assert process.returncode == 0 and told == "", told
+    assert len(re.findall(r"^(?:amgc|finetune) +\d", out, re.MULTILINE)) == 2
+    workers = pids(PLACE / "finetune")
+    assert workers[0] == killed and len(set(workers)) == 3
+    assert main(["run", *TINY, "--method", "amgc", "finetune", *long, "--quiet", "--out", "y"]) == 0
+    for method in ("amgc", "finetune"):
+        assert figures(PLACE / method) == figures(Path("y") / method)
+    assert not list(Path("x").rglob(".*.partial"))
+
+
+def test_slurm_jobs_run_fail_and_go_on(monkeypatch, capsys):
+    """Through submitit's own pickling and processes; what is missing is Slurm."""
+    pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
+    monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
+    monkeypatch.setattr(
+        compare, "make_executor", lambda given, folder: (OnSlurm(folder.resolve(), 2, 1, 0, None, 10, cluster="local"), 1)
+    )
+    Path("broken.py").write_text(
+        "from amgc.methods.contract import Hyper, Method\nfrom amgc.methods.registry import method\n\n\n"
+        "@method('broken', Hyper())\nclass Broken(Method[Hyper]):\n    '''Cannot.'''\n\n"
+        "    def begin(self, task, generator):\n        raise RuntimeError('I cannot')\n"
+    )
+    assert main(["compare", "amgc", "broken.py", *DIGITS, "--later.epochs", "2", "--on", "slurm"]) == 1
+    out, err = capsys.readouterr()
+    assert re.search(r"^amgc +\d", out, re.MULTILINE) and "broken, digits, T = 2, seed 1993: RuntimeError: I cannot" in err
+    assert "Traceback" in (PLACE / "broken.log").read_text()
+    assert main(["run", *TINY, "--method", "amgc", "--quiet", "--out", "y"]) == 0
+    assert figures(PLACE / "amgc") == figures("y")
+
+
+@pytest.mark.parametrize(("place", "module"), [("ray", "ray"), ("slurm", "submitit")])
+def test_what_is_not_installed_is_told_with_what_to_install(place, module, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["compare", "amgc", *DIGITS, "--on", place]) == 2
+    assert f"pip install 'amgc[{place}]'" in capsys.readouterr().err
+
+
+def test_slurm_where_there_is_none_is_told(monkeypatch, capsys):
+    pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
+    monkeypatch.setenv("PATH", "")
+    assert main(["compare", "amgc", *DIGITS, "--on", "slurm"]) == 2
+    assert "there is no Slurm here" in capsys.readouterr().err
