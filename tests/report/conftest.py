@@ -48,6 +48,7 @@ def write_run(tmp_path: Path) -> WriteRun:
                     "correct": [share for share, size in zip(row, sizes[: task + 1], strict=False) for _ in range(size)],
                     "total": [100] * sum(sizes[: task + 1]),
                     "seconds": {"train": 10.0, "remember": 0.5, "evaluate": 1.0},
+                    "peak_bytes": 500 * 2**20 + task,
                     "kept_bytes": 1024 * sum(sizes[: task + 1]),
                     "losses": {"new": 0.1},
                 }

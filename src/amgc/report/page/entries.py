@@ -98,6 +98,11 @@ class Entry:
         return {name: seconds / len(self.counted) for name, seconds in spent.items()}
 
     @property
+    def peak(self) -> int | None:
+        """Bytes of the process's memory at most, of any run; older runs do not tell."""
+        return max((value for run in self.counted for value in run.peak_bytes if value is not None), default=None)
+
+    @property
     def kept(self) -> tuple[float, float] | None:
         """Bytes in all and per class after the last finished task, mean over the runs."""
         ends = [(run.kept_bytes[-1], run.metrics.seen[run.done - 1]) for run in self.counted]

@@ -172,6 +172,7 @@ def spent(stream: Stream) -> dict[str, Any]:
                 "total": sum(seconds.values()),
                 "time": time_text(sum(seconds.values())),
                 "times": [time_text(seconds[name]) if name in seconds else DASH for name in kinds],
+                "peak": DASH if entry.peak is None else bytes_text(entry.peak),
                 "kept": bytes_text(kept[0]),
                 "per_class": kept[1],
                 "per_class_text": bytes_text(kept[1]),
