@@ -310,6 +310,7 @@ class Session:
             tensors = checkpoint.prefixed("network/", self.network.state_dict())
             tensors |= {"head.weight": self.method.head.weight, "head.bias": self.method.head.bias}
             header = {"key": first_task_key(self.config), "seconds": self.seconds["train"], "losses": self.meter.means()}
+            header["steps"] = self.position.step
             files.write(self.folder / FIRST_TASK, FIRST_KIND, header, tensors)
 
     @property
@@ -333,6 +334,7 @@ class Session:
         self.network.load_state_dict(checkpoint.without("network/", tensors))
         self.method.head.set(tensors["head.weight"], tensors["head.bias"])
         self.seconds["train"] = float(header["seconds"])
+        self.position.step = int(header.get("steps", 0))  # older files do not say
         self.meter.sums = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in header["losses"].items()}
         self.meter.count = 1
         self.start_clock()
