@@ -243,6 +243,10 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the classifier to one safetensors file: statistics, solution, parameters. No sample is in it."""
+        files.write(path, KIND, *self.packed())
+
+    def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All of it as a JSON header and named tensors: what a file keeps."""
         check_is_fitted(self)
         solved = self._solved()
         head: Head = solved["head"]
@@ -255,37 +259,44 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
         }
         tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
-        tensors |= {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved["solution"].margins}
-        files.write(path, KIND, header, tensors)
+        return header, tensors | {
+            "head.weight": head.weight,
+            "head.bias": head.bias,
+            "head.margins": solved["solution"].margins,
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
         """Read what `save` wrote; `device` puts it elsewhere than where it was made."""
         header, tensors = files.read(path, KIND)
         try:
-            parameters = dict(header["parameters"])
-            parameters["device"] = available(device or parameters["device"])
-            if isinstance(parameters["shrinkage"], list):
-                parameters["shrinkage"] = tuple(parameters["shrinkage"])
-            result = cls(**parameters)
-            kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
-            result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
-            result.n_features_in_ = result.statistics_.dim
-            if header["features"]:
-                result.feature_names_in_ = np.array(header["features"], dtype=object)
-                if len(result.feature_names_in_) != result.n_features_in_:
-                    raise ValueError("not every feature has a name")
-            result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
-            result._changed()
-            weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
-            if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
-                raise ValueError(f"the weights have shape {tuple(weight.shape)}")
-            head = Head(weight, bias, **header["certificate"])
-            result._keep(Solution(head, float(header["temperature"]), margins))
+            return cls.from_packed(header, tensors, device)
         except DeviceError:
             raise
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
+
+    @classmethod
+    def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> AMGCClassifier:
+        """The classifier whose `packed()` this is; what does not fit together is an error of any kind."""
+        parameters = dict(header["parameters"])
+        parameters["device"] = available(device or parameters["device"])
+        if isinstance(parameters["shrinkage"], list):
+            parameters["shrinkage"] = tuple(parameters["shrinkage"])
+        result = cls(**parameters)
+        kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
+        result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
+        result.n_features_in_ = result.statistics_.dim
+        if header["features"]:
+            result.feature_names_in_ = np.array(header["features"], dtype=object)
+            if len(result.feature_names_in_) != result.n_features_in_:
+                raise ValueError("not every feature has a name")
+        result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
+        result._changed()
+        weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
+        if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
+            raise ValueError(f"the weights have shape {tuple(weight.shape)}")
+        result._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins))
         return result
 
     # ---- inside ------------------------------------------------------------------------------------------------------

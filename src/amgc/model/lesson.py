@@ -1,0 +1,134 @@
+"""One pass over new images: what is learned from them, before it is joined to what a model knows already."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from amgc.estimator import AMGCClassifier
+from amgc.model.extractors import batches, encode
+from amgc.model.fit import ROWS, Fits, blank, project
+from amgc.model.head import FixedHead
+from amgc.model.pictures import Picture, PictureError
+from amgc.model.results import ModelError
+from amgc.model.state import State
+
+Progress = Callable[[int, int], None]  # pictures done, pictures in all
+
+
+@dataclass
+class Lesson:
+    """Statistics of new images by class, and for a moment the projected rows that their fits come from."""
+
+    classifier: AMGCClassifier
+    statistics: Any  # ClassStatistics of projected rows
+    rows: dict[str, Tensor]
+    skipped: list[PictureError] = field(default_factory=list)
+    animated: list[str] = field(default_factory=list)
+
+    @property
+    def added(self) -> dict[str, int]:
+        return dict(zip(self.statistics.classes, self.statistics.count.tolist(), strict=True))
+
+
+def take(state: State, given: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
+    """Encode all pictures, a batch at a time, and remember counts, means and covariances."""
+    assert state.extractor is not None
+    pictures = [picture for own in given.values() for picture in own]
+    labels = [label for label, own in given.items() for _ in own]
+    sampled = {label: _sample(label, len(own)) for label, own in given.items()}
+    numbers = [number for own in given.values() for number in range(len(own))]
+    parameters: dict[str, Any] = state.manifest.made["classifier"]
+    lesson = Lesson(AMGCClassifier(**parameters), blank(state.extractor.dim), {})
+    kept: dict[str, list[Tensor]] = {}
+    done = 0
+    for rows, pixels, wrong in batches(state.frame, pictures):
+        if wrong and on_corrupt == "error":
+            raise wrong[0][1]
+        lesson.skipped += [error for _, error in wrong]
+        lesson.animated += [pictures[row].name for row in rows if pictures[row].animated]
+        if rows:
+            features, own = encode(state.extractor, pixels), [labels[row] for row in rows]
+            few = project(features)
+            lesson.classifier.partial_fit(features.numpy(), np.array(own))
+            lesson.statistics.update(few, own)
+            for label in dict.fromkeys(own):
+                chosen = [at for at, row in enumerate(rows) if labels[row] == label and numbers[row] in sampled[label]]
+                kept.setdefault(label, []).append(few[chosen])
+        done += len(rows) + len(wrong)
+        if progress is not None:
+            progress(done, len(pictures))
+    if not kept:
+        first = lesson.skipped[0] if lesson.skipped else None
+        raise ModelError(f"none of {len(pictures)} pictures can be learned from" + (f"; the first: {first}" if first else "."))
+    lesson.rows = {label: torch.cat(parts) for label, parts in kept.items()}
+    return lesson
+
+
+def _sample(label: str, count: int) -> set[int] | range:
+    """Which of a class's images the fit is calibrated on; the same however classes are put together into calls."""
+    if count <= ROWS:
+        return range(count)
+    seed = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "big") >> 1
+    return set(torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:ROWS].tolist())
+
+
+def joined(state: State, lesson: Lesson) -> State:
+    """The model after a lesson: one solve."""
+    if isinstance(state.classifier, FixedHead):
+        raise ModelError(
+            f"this model cannot learn: it was made from {state.manifest.made.get('from', 'a trained head')}, which keeps no "
+            "statistics of its classes. Make one from a run of the AMGC family, or learn the images anew."
+        )
+    if state.classifier is None:
+        classifier, fits = lesson.classifier, Fits.empty(lesson.classifier.statistics_.dim)
+    else:
+        classifier, fits = copy.deepcopy(state.classifier).merge(lesson.classifier), state.fits
+    _ = classifier.coef_  # solved now, so that nobody who asks waits
+    return replace(state, classifier=classifier, fits=fits and fits.learned(lesson.statistics, lesson.rows))
+
+
+def merged(state: State, other: State) -> State:
+    """The model with all that another knows."""
+    if isinstance(state.classifier, FixedHead) or isinstance(other.classifier, FixedHead):
+        raise ModelError("a model that was made from a trained head alone cannot be merged: it keeps no statistics.")
+    if other.classifier is None:
+        return state
+    if state.classifier is None:
+        return replace(state, extractor=other.extractor, classifier=other.classifier, fits=other.fits)
+    classifier = copy.deepcopy(state.classifier).merge(other.classifier)
+    _ = classifier.coef_
+    return replace(state, classifier=classifier, fits=state.fits and other.fits and state.fits.merged(other.fits))
+
+
+def without(state: State, label: str) -> State:
+    """The model without a class."""
+    counts = state.manifest.classes
+    if label not in counts:
+        raise ModelError(f"the model knows no class {label!r}; it knows {_shown(list(counts))}.")
+    if len(counts) == 1:
+        return replace(state, classifier=None, fits=None)
+    fits = state.fits and state.fits.without(label)
+    if isinstance(state.classifier, FixedHead):
+        return replace(state, classifier=state.classifier.without(label), fits=fits)
+    with warnings.catch_warnings():  # that the shared covariance keeps the class's part: `info` says so
+        warnings.filterwarnings("ignore", message="the shared covariance still contains")
+        classifier = copy.deepcopy(state.classifier)
+        assert classifier is not None
+        classifier.forget(label)
+    _ = classifier.coef_
+    return replace(state, classifier=classifier, fits=fits)
+
+
+def _shown(names: list[str]) -> str:
+    from amgc.core.inputs import listing
+
+    return listing(names)
