@@ -33,10 +33,13 @@ def _answers(now: State, given: Sequence[Picture], top: int, reject: float | Non
             shares = now.classifier.predict_proba(features.numpy())
             order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
             first = [names[best] for best in order[:, 0]]
-            fits = [None] * len(rows) if now.fits is None else now.fits.of(features, first).tolist()
+            fits: list[float | None] = [None] * len(rows)
+            if now.fits is not None:
+                fits = now.fits.of(features, first).tolist()
             for at, row in enumerate(rows):
                 labels = tuple(names[place] for place in order[at])
                 values = tuple(float(shares[at, place]) for place in order[at])
-                rejected = reject is not None and fits[at] < reject
-                found[row] = Prediction(labels, values, fits[at], rejected, given[row].name)
+                fit = fits[at]
+                rejected = reject is not None and fit is not None and fit < reject
+                found[row] = Prediction(labels, values, fit, rejected, given[row].name)
         yield from (found[row] for row in sorted(found))

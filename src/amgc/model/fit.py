@@ -1,16 +1,17 @@
 """How well an image fits a class at all: the share of the class's own images that lie farther from it.
 
-Distances are squared Mahalanobis distances by the class's own mean and covariance, in `RANK` random directions that are the same
-for every model: few enough that a class's images determine its covariance, and fixed, so that a class's distances do not change
-when others are learned or forgotten.
+Distances are squared Mahalanobis distances by the class's own mean and covariance, in `RANK` random directions that are the
+same for every model: few enough that a class's images determine its covariance, and fixed, so that the distances to a class do
+not change when others are learned or forgotten.
 
-What a class's held-out images would lie at is known from its training images: with an image x taken out of its mean and
-covariance, the distance follows in closed form from the one with x in (`left_out`). Of these distances a dozen quantiles of
-their logarithm are kept, per class, and no row.
+Where a class's other images lie is known from its training images: with an image x taken out of mean and covariance, its
+distance follows in closed form from the one with x in (`left_out`). Of these distances some quantiles of their logarithm are
+kept, per class, and no row.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,7 +25,7 @@ from torch import Tensor
 from amgc.core.statistics import ClassStatistics
 
 RANK = 64
-PRIOR = 16.0  # samples' worth of a round covariance in each class's own
+PRIOR = 16.0  # samples' worth of uncorrelated features in each class's own covariance
 ROWS = 2000  # of a class whose distances are looked at
 LEVELS = np.array([0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001])  # shares farther away
 TAIL = 10  # of the farthest images, from which the share of those farther still is extrapolated
@@ -118,14 +119,16 @@ def project(features: Tensor) -> Tensor:
 def _directions(dim: int) -> Tensor:
     words = np.random.PCG64(0).random_raw(dim * RANK // 64 + 1)
     bits = np.unpackbits(words.view(np.uint8))[: dim * RANK].reshape(dim, RANK)
-    return (torch.from_numpy(bits).double() * 2 - 1) / dim**0.5
+    signs: Tensor = torch.from_numpy(bits).double() * 2 - 1
+    return signs / math.sqrt(dim)
 
 
 def left_out(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[np.float64]:
     """Squared distances of a class's own images, as if each had not been among those that mean and covariance come from.
 
-    Taking x out of n images moves their mean by (x - μ) / (n - 1) and takes n / (n - 1) (x - μ)(x - μ)ᵀ from the sum of squares,
-    so by Sherman and Morrison the distance h becomes c² h / (1 - a c h), c = n / (n - 1), a what a square counts for in Σ.
+    Taking x out of n images moves their mean by (x - μ) / (n - 1) and the sum of squares by n / (n - 1) (x - μ)(x - μ)ᵀ, so by
+    Sherman and Morrison the distance h becomes c² h / (1 - a c h), c = n / (n - 1), a what a square counts for in Σ. (What Σ
+    is drawn to is left as it is; that x is in its variances as well matters less than 1 / n.)
     """
     count = int(statistics.count[statistics.index(label)])
     if count < 3:
@@ -141,7 +144,9 @@ def farther(log_distance: NDArray[np.float64], quantiles: NDArray[np.float64]) -
         return np.ones_like(log_distance)
     slope = (np.log(LEVELS[-1]) - np.log(LEVELS[-3])) / max(quantiles[-1] - quantiles[-3], 1e-12)
     near = np.interp(log_distance, quantiles, np.log(LEVELS), left=0.0)
-    return np.exp(np.where(log_distance > quantiles[-1], np.log(LEVELS[-1]) + slope * (log_distance - quantiles[-1]), near))
+    beyond = np.log(LEVELS[-1]) + slope * (log_distance - quantiles[-1])
+    shares: NDArray[np.float64] = np.exp(np.where(log_distance > quantiles[-1], beyond, near))
+    return shares
 
 
 def mixed(one: NDArray[np.float64], two: NDArray[np.float64], share: float) -> NDArray[np.float64]:
@@ -150,7 +155,8 @@ def mixed(one: NDArray[np.float64], two: NDArray[np.float64], share: float) -> N
         return two if np.isnan(one).any() else one
     points = np.union1d(one, two)
     shares = share * farther(points, one) + (1 - share) * farther(points, two)
-    return np.interp(-LEVELS, -shares, points)
+    found: NDArray[np.float64] = np.interp(-LEVELS, -shares, points)
+    return found
 
 
 def _quantiles(distances: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -161,16 +167,20 @@ def _quantiles(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     start = min(max(TAIL / count, 0.02), 0.5)  # the share from which on the tail is extrapolated
     edge = np.quantile(logs, 1 - start)
     reach = max(float((logs[logs >= edge] - edge).mean()), 1e-6)
-    return np.where(LEVELS >= start, np.quantile(logs, 1 - LEVELS), edge + reach * np.log(start / LEVELS))
+    found: NDArray[np.float64] = np.quantile(logs, 1 - LEVELS)
+    tail = start > LEVELS
+    found[tail] = edge + reach * np.log(start / LEVELS[tail])
+    return found
 
 
 def _distance(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[np.float64]:
     """Squared Mahalanobis distances (n,) of projected rows to a class."""
     index = statistics.index(label)
     spread, count = statistics.covariances.full[index].double(), int(statistics.count[index])  # type: ignore[index]
-    level = float(spread.diagonal().mean()) or 1.0
+    variances = spread.diagonal()
+    level = variances.mean() if bool(variances.any()) else torch.ones(())
     regular = (count - 1) * spread
-    regular.diagonal().add_(PRIOR * level)
+    regular.diagonal().add_(PRIOR * (variances + level) / 2)  # no direction in which a class did not vary is forbidden
     lower = torch.linalg.cholesky(regular / (count - 1 + PRIOR))
     white = torch.linalg.solve_triangular(lower, (rows - statistics.mean[index]).T, upper=False)
     squares: NDArray[np.float64] = white.square().sum(0).numpy()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class FixedHead:
-    """Weights (K, d) and biases (K,) of the named classes, and the temperature of their softmax."""
+    """Weights (K, d) and biases (K,) of the named classes."""
 
     classes: tuple[str, ...]
     weight: NDArray[np.float64]
@@ -27,7 +27,8 @@ class FixedHead:
         """Softmax of the scores, (n, K)."""
         scores = features @ self.weight.T + self.bias
         shares: NDArray[np.float64] = np.exp(scores - scores.max(1, keepdims=True))
-        return shares / shares.sum(1, keepdims=True)
+        shares /= shares.sum(1, keepdims=True)
+        return shares
 
     def without(self, label: str) -> FixedHead:
         keep = [row for row, name in enumerate(self.classes) if name != label]

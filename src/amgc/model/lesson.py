@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from amgc.core.inputs import listing
+from amgc.core.statistics import ClassStatistics
 from amgc.estimator import AMGCClassifier
 from amgc.model.extractors import batches, encode
 from amgc.model.fit import ROWS, Fits, blank, project
@@ -29,14 +31,14 @@ class Lesson:
     """Statistics of new images by class, and for a moment the projected rows that their fits come from."""
 
     classifier: AMGCClassifier
-    statistics: Any  # ClassStatistics of projected rows
+    statistics: ClassStatistics  # of projected rows
     rows: dict[str, Tensor]
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
 
     @property
     def added(self) -> dict[str, int]:
-        return dict(zip(self.statistics.classes, self.statistics.count.tolist(), strict=True))
+        return dict(zip(map(str, self.statistics.classes), self.statistics.count.tolist(), strict=True))
 
 
 def take(state: State, given: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
@@ -88,22 +90,29 @@ def joined(state: State, lesson: Lesson) -> State:
             f"this model cannot learn: it was made from {state.manifest.made.get('from', 'a trained head')}, which keeps no "
             "statistics of its classes. Make one from a run of the AMGC family, or learn the images anew."
         )
+    classifier, fits = lesson.classifier, state.fits
     if state.classifier is None:
-        classifier, fits = lesson.classifier, Fits.empty(lesson.classifier.statistics_.dim)
+        fits = Fits.empty(classifier.statistics_.dim)
     else:
-        classifier, fits = copy.deepcopy(state.classifier).merge(lesson.classifier), state.fits
+        classifier = copy.deepcopy(state.classifier).merge(classifier)
     _ = classifier.coef_  # solved now, so that nobody who asks waits
     return replace(state, classifier=classifier, fits=fits and fits.learned(lesson.statistics, lesson.rows))
 
 
 def merged(state: State, other: State) -> State:
     """The model with all that another knows."""
+    if state.checksum != other.checksum:
+        shown = [one.checksum[:12] or "none yet" for one in (state, other)]
+        raise ModelError(
+            f"the two models have different extractors ({shown[0]} and {shown[1]}), so their features mean different things. "
+            "Start both sites from one: copy a model's folder after its first images, or create both from the same file."
+        )
     if isinstance(state.classifier, FixedHead) or isinstance(other.classifier, FixedHead):
         raise ModelError("a model that was made from a trained head alone cannot be merged: it keeps no statistics.")
     if other.classifier is None:
         return state
     if state.classifier is None:
-        return replace(state, extractor=other.extractor, classifier=other.classifier, fits=other.fits)
+        return replace(state, classifier=other.classifier, fits=other.fits)
     classifier = copy.deepcopy(state.classifier).merge(other.classifier)
     _ = classifier.coef_
     return replace(state, classifier=classifier, fits=state.fits and other.fits and state.fits.merged(other.fits))
@@ -113,7 +122,7 @@ def without(state: State, label: str) -> State:
     """The model without a class."""
     counts = state.manifest.classes
     if label not in counts:
-        raise ModelError(f"the model knows no class {label!r}; it knows {_shown(list(counts))}.")
+        raise ModelError(f"the model knows no class {label!r}; it knows {listing(list(counts))}.")
     if len(counts) == 1:
         return replace(state, classifier=None, fits=None)
     fits = state.fits and state.fits.without(label)
@@ -126,9 +135,3 @@ def without(state: State, label: str) -> State:
         classifier.forget(label)
     _ = classifier.coef_
     return replace(state, classifier=classifier, fits=fits)
-
-
-def _shown(names: list[str]) -> str:
-    from amgc.core.inputs import listing
-
-    return listing(names)

@@ -69,10 +69,11 @@ class Model:
     ) -> Model:
         """A new model in the folder `path`, which is made, and must not hold anything yet.
 
-        features : "patches" (no training, fitted on the first images), "resnet18", "resnet32", "convnet", "timm:NAME", or a file:
-            an extractor that amgc saved, or the weights of a ResNet-18.
+        features : "patches" (no training, fitted on the first images), "resnet18", "resnet32", "convnet", "timm:NAME", or a
+            file: an extractor that amgc saved, or the weights of a ResNet-18.
         size : side of the images in pixels. By default the extractor's; for patches that of the first images, at most 64.
-        covariance : what is kept of classes' spread; by default "shared" for patches, "full" up to 256 features, else "lowrank".
+        covariance : what is kept of classes' spread; by default "shared" for patches, else "full" up to 256 features, "lowrank"
+            beyond.
         options : of the extractor: `filters=1600` for patches, `weights=FILE` for a network.
         """
         name, chosen = extractors.wanted(features, options)
@@ -85,11 +86,11 @@ class Model:
         made: dict[str, Any] = {"by": "create", "seed": seed, "command": _command(), "covariance": covariance}
         about = {"name": name, "options": chosen, "given": os.fspath(features), "dim": None}
         image: dict[str, int | None] = {"size": size, "scale": None}
-        return cls._begin(path, _settled(State(Manifest(made, about, image), extractor), covariance))
+        return cls.begin(path, _settled(State(Manifest(made, about, image), extractor), covariance))
 
     @classmethod
-    def _begin(cls, path: str | os.PathLike[str], first: State) -> Model:
-        """A folder with this state."""
+    def begin(cls, path: str | os.PathLike[str], first: State) -> Model:
+        """A new folder with this state."""
         folder = Folder(path)
         if folder.path.exists() and not folder.path.is_dir():
             raise FileExistsError(f"{str(path)!r} is a file; name a folder for the model.")
@@ -157,30 +158,22 @@ class Model:
             self._state = state.write(self._folder, lesson.without(now, label))
         return self
 
-    def merge(self, other: Model, path: str | os.PathLike[str] | None = None) -> Model:
-        """Add all that another model knows, as if its images had been learned here; both must have the same extractor.
-
-        path : of a new model for the result; this one then stays as it is.
-        """
-        theirs = other._state
-        if path is not None:
-            mine = self._state
-            joined = lesson.merged(mine, self._matching(mine, theirs))
-            made = dict(mine.manifest.made) | {"by": "merge", "command": _command()}
-            fresh = replace(mine.manifest, made=made, files={}, generation=0, created="")
-            return type(self)._begin(path, replace(joined, manifest=fresh))
+    def merge(self, other: Model) -> Model:
+        """Add all that another model knows, as if its images had been learned here; both must have the same extractor."""
         with self._writing, self._latest() as now:
-            self._state = state.write(self._folder, lesson.merged(now, self._matching(now, theirs)))
+            self._state = state.write(self._folder, lesson.merged(now, other._state))
         return self
 
-    def _matching(self, mine: State, theirs: State) -> State:
-        if mine.checksum != theirs.checksum:
-            raise ModelError(
-                f"the two models have different extractors ({_short(mine.checksum)} and {_short(theirs.checksum)}): their "
-                "features mean different things. Start both sites from one: copy the model folder after its first images, or "
-                "create both with the same file or network."
-            )
-        return theirs
+    @classmethod
+    def merged(cls, models: Sequence[Model], path: str | os.PathLike[str]) -> Model:
+        """A new model in the folder `path` that knows what several know; these stay as they are."""
+        joined, *others = [model._state for model in models]
+        for other in others:
+            joined = lesson.merged(joined, other)
+        made = joined.manifest.made | {"by": "merge", "command": _command()}
+        return cls.begin(
+            path, replace(joined, manifest=replace(joined.manifest, made=made, files={}, generation=0, created=""))
+        )
 
     @contextmanager
     def _latest(self) -> Iterator[State]:
@@ -264,7 +257,3 @@ def checked_name(label: Any) -> str:
 
 def _command() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
-
-
-def _short(checksum: str) -> str:
-    return checksum[:12] or "none yet"

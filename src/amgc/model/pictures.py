@@ -112,8 +112,8 @@ def from_array(source: Any) -> Image:
 
 
 def pictures(given: Any) -> list[Picture]:
-    """What was given, one by one: a path (a folder stands for all pictures below it), encoded bytes, a PIL image, an array (h, w),
-    (h, w, c) or (n, h, w, c), a tensor (c, h, w) or (n, c, h, w), or a sequence of any of these.
+    """What was given, one by one: a path (a folder stands for all pictures below it), encoded bytes, a PIL image, an array
+    (h, w), (h, w, c) or (n, h, w, c), a tensor (c, h, w) or (n, c, h, w), or a sequence of any of these.
     """
     from PIL import Image
 

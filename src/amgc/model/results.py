@@ -16,8 +16,8 @@ class ModelError(ValueError):
 class Prediction:
     """The most likely classes of a picture, the likeliest first, with their probabilities among the known classes.
 
-    fit : the share of the first class's own pictures that lie farther from it than this one; near 0: it is none of them. 1 where
-        nothing is known of that, None for a model without distances.
+    fit : the share of the first class's own pictures that lie farther from it than this one; near 0: it is none of them. 1
+        where nothing is known of that, None for a model without distances.
     rejected : whether the fit is below what was asked for; `answer` is then "unknown".
     """
 
