@@ -87,8 +87,8 @@ def message(error: Exception) -> str:
     """The error for people, with advice where the system's own words have none."""
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return (
-            f"the disk is full{_place(error)}. Make room, then go on: with `amgc resume` if this was a run, of which no finished "
-            "task is lost, else with the same command, as nothing has changed."
+            f"the disk is full{_place(error)}. Make room, then go on: with `amgc resume` if this was a run, of which no "
+            "finished task is lost, else with the same command, as nothing has changed."
         )
     if isinstance(error, PermissionError):
         return f"no permission for {error.filename!r}; choose another folder with --out, or change its permissions."

@@ -126,16 +126,15 @@ def _directions(dim: int) -> Tensor:
 def left_out(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[np.float64]:
     """Squared distances of a class's own images, as if each had not been among those that mean and covariance come from.
 
-    Taking x out of n images moves their mean by (x - μ) / (n - 1) and the sum of squares by n / (n - 1) (x - μ)(x - μ)ᵀ, so by
-    Sherman and Morrison the distance h becomes c² h / (1 - a c h), c = n / (n - 1), a what a square counts for in Σ. (What Σ
-    is drawn to is left as it is; that x is in its variances as well matters less than 1 / n.)
+    With M = S + m T, S the sum of squares of n images and T what it is drawn to by m = `PRIOR`, Σ is M / (n - 1 + m). Without x
+    the mean is c = n / (n - 1) times as far from x, and M is smaller by c (x - μ)(x - μ)ᵀ: by Sherman and Morrison the distance
+    is c² (n - 2 + m) g / (1 - c g), g = (x - μ)ᵀ M⁻¹ (x - μ). T is left as it is: that x is in its variances is forgotten.
     """
     count = int(statistics.count[statistics.index(label)])
     if count < 3:
         return np.full(len(rows), np.nan)
-    inside = _distance(rows, statistics, label)
-    c, a = count / (count - 1), 1 / (count - 1 + PRIOR)
-    return c**2 * inside / np.maximum(1 - a * c * inside, 1e-6)
+    c, g = count / (count - 1), _distance(rows, statistics, label) / (count - 1 + PRIOR)
+    return c**2 * (count - 2 + PRIOR) * g / np.maximum(1 - c * g, 1e-6)
 
 
 def farther(log_distance: NDArray[np.float64], quantiles: NDArray[np.float64]) -> NDArray[np.float64]:
