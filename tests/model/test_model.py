@@ -277,7 +277,9 @@ def test_evaluation_counts_by_hand(make):
     assert found.rejected() == (pytest.approx((fits[:11] < 0.05).mean()), pytest.approx((fits[11:] < 0.05).mean()))
     sure = np.array([one.probabilities[0] for one in answers_[:11]])
     bins = np.minimum((sure * 15).astype(int), 14)
-    by_hand = sum(abs(np.mean(np.array(correct)[bins == b]) - sure[bins == b].mean()) * (bins == b).sum() for b in set(bins)) / 11
+    by_hand = (
+        sum(abs(np.mean(np.array(correct)[bins == b]) - sure[bins == b].mean()) * (bins == b).sum() for b in set(bins)) / 11
+    )
     assert found.calibration_error == pytest.approx(by_hand)
 
 

@@ -118,7 +118,7 @@ def project(features: Tensor) -> Tensor:
 @lru_cache(maxsize=4)
 def _directions(dim: int) -> Tensor:
     words = np.random.PCG64(0).random_raw(dim * RANK // 64 + 1)
-    bits = np.unpackbits(words.view(np.uint8))[: dim * RANK].reshape(dim, RANK)
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8))[: dim * RANK].reshape(dim, RANK)
     signs: Tensor = torch.from_numpy(bits).double() * 2 - 1
     return signs / math.sqrt(dim)
 

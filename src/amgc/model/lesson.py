@@ -44,6 +44,11 @@ class Lesson:
 def take(state: State, given: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
     """Encode all pictures, a batch at a time, and remember counts, means and covariances."""
     assert state.extractor is not None
+    if isinstance(state.classifier, FixedHead):
+        raise ModelError(
+            f"this model cannot learn: it was made from {state.manifest.made.get('from', 'a trained head')}, which keeps no "
+            "statistics of its classes. Make one from a run of the AMGC family, or learn the images anew."
+        )
     pictures = [picture for own in given.values() for picture in own]
     labels = [label for label, own in given.items() for _ in own]
     sampled = {label: _sample(label, len(own)) for label, own in given.items()}
@@ -85,11 +90,7 @@ def _sample(label: str, count: int) -> set[int] | range:
 
 def joined(state: State, lesson: Lesson) -> State:
     """The model after a lesson: one solve."""
-    if isinstance(state.classifier, FixedHead):
-        raise ModelError(
-            f"this model cannot learn: it was made from {state.manifest.made.get('from', 'a trained head')}, which keeps no "
-            "statistics of its classes. Make one from a run of the AMGC family, or learn the images anew."
-        )
+    assert not isinstance(state.classifier, FixedHead)  # such a model takes no lesson
     classifier, fits = lesson.classifier, state.fits
     if state.classifier is None:
         fits = Fits.empty(classifier.statistics_.dim)
