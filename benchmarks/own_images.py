@@ -90,8 +90,8 @@ def judged(what: str, model: Model, test: Classes) -> Evaluation:
     known, unseen = found.rejected()
     beside = "" if not found.unseen else f", {100 * unseen:.1f} % of unseen classes'"
     print(
-        f"  {what}: accuracy {100 * found.accuracy:.1f} %, calibration error {100 * found.calibration_error:.1f} %; rejected at fit "
-        f"{REJECT}: {100 * known:.2f} % of known classes' pictures{beside}; {len(files) / seconds:,.0f} pictures/s",
+        f"  {what}: accuracy {100 * found.accuracy:.1f} %, calibration error {100 * found.calibration_error:.1f} %; "
+        f"rejected at fit {REJECT}: {100 * known:.2f} % of known classes' pictures{beside}, {len(files) / seconds:,.0f}/s",
         flush=True,
     )
     return found

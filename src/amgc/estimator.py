@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from amgc import files
+from amgc.core.calibration import Correction, sample_temperature
 from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.parameters import DeviceError, available, check_parameters, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
@@ -238,6 +239,28 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     def margins_(self) -> np.ndarray:
         check_is_fitted(self, "statistics_")
         return self._solved()["margins"]  # type: ignore[no-any-return]
+
+    def overconfidence(self, X: Any, y: Any) -> float | None:
+        """How many times larger `temperature_` should be, going by samples that were learned from, corrected for being that.
+
+        Where features are far from Gaussian it is well above 1: then `temper` with it. None where nothing can be told.
+        """
+        check_is_fitted(self)
+        solved = self._solved()
+        correct = solved["solution"].correction
+        if correct is None:
+            return None
+        labels = self.classes_.tolist()
+        rows = [self.statistics_.index(label) for label in labels]
+        targets = torch.tensor([labels.index(label) for label in np.asarray(y).tolist()])
+        scores, at_means = (torch.from_numpy(self._scores(part)) for part in (X, self.statistics_.mean.cpu().numpy()[rows]))
+        found = sample_temperature(scores, at_means, targets, Correction(*(part[rows] for part in correct)))
+        return found / float(solved["temperature"])
+
+    def temper(self, factor: float) -> AMGCClassifier:
+        """Multiply `temperature_` until the classifier is solved anew."""
+        self._solved()["temperature"] *= factor
+        return self
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

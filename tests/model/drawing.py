@@ -30,8 +30,17 @@ def answers(model: Model, *kinds: str, count: int = 8) -> list[tuple[Any, ...]]:
     return [(one.label, one.fit, dict(sorted(zip(one.labels, one.probabilities, strict=True)))) for one in found]
 
 
-def close(one: list[tuple[Any, ...]], two: list[tuple[Any, ...]], tolerance: float = 1e-6) -> bool:
-    """The same answers, but for rounding."""
-    pairs = list(zip(one, two, strict=True))
-    numbers = [np.allclose([a[1], *a[2].values()], [b[1], *b[2].values()], atol=tolerance) for a, b in pairs]
-    return all(a[0] == b[0] and a[2].keys() == b[2].keys() for a, b in pairs) and all(numbers)
+def alike(one: Model, two: Model, tolerance: float = 1e-5, fits: bool = True) -> bool:
+    """The same answers, fits and scores, but for rounding, and for the temperature: how sure to be is seen as images come."""
+    (mine, a), (other, b) = ((answers(model), model._state.classifier.temperature_) for model in (one, two))
+    assert 0.3 < a / b < 3, "not so differently sure"
+    for (label, fit, shares), (same_label, same_fit, same_shares) in zip(mine, other, strict=True):
+        if label != same_label or (fits and abs(fit - same_fit) > tolerance) or shares.keys() != same_shares.keys():
+            return False
+        leads = [
+            [t * np.log(max(p[name], 1e-30) / p[label]) for name in p if min(shares[name], same_shares[name]) > 1e-30]
+            for p, t in ((shares, a), (same_shares, b))
+        ]
+        if not np.allclose(*leads, rtol=100 * tolerance, atol=100 * tolerance):
+            return False
+    return True

@@ -31,7 +31,11 @@ class Learn:
         Positional[tuple[str, ...]], arg(metavar="FOLDER [FOLDER …]", help="folders with a sub-folder per class")
     ]
     features: Annotated[
-        str | None, arg(metavar="NAME|FILE", help="for a new model: patches, resnet18, timm:NAME, or a file (default: patches)")
+        str | None,
+        arg(
+            metavar="NAME|FILE",
+            help="for a new model: patches (the default), resnet18, timm:NAME, a file, or another model, for its extractor",
+        ),
     ] = None
     size: Annotated[int | None, arg(metavar="INT", help="for a new model: side of the pictures in pixels")] = None
     filters: Annotated[int | None, arg(metavar="INT", help="for new patches: more are better and slower (default: 400)")] = None

@@ -24,6 +24,7 @@ from amgc.features.pretrained import import_timm
 from amgc.features.registry import names
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
+from amgc.model.folder import Folder
 from amgc.model.pictures import Frame, Picture, PictureError
 
 FILTERS = 400  # of patches: 3,200 features, whose shared covariance is a file of 20 MB
@@ -44,9 +45,27 @@ def wanted(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[s
         chosen = usual | options | ({"model": model} if model else {})
         make_options(base, chosen)  # says what is wrong before anything is written
         return base, chosen
+    if Folder(name).exists:
+        return str(_extractor_of(Folder(name))), options
     if not Path(name).is_file():
-        raise ValueError(f"there is no extractor and no file {name!r}; extractors are {', '.join(names())} (as timm:NAME).")
+        raise ValueError(
+            f"there is no extractor and no file {name!r}; extractors are {', '.join(names())} (as timm:NAME), files and models."
+        )
     return name, options
+
+
+def _extractor_of(folder: Folder) -> Path:
+    """The file of another model's extractor."""
+    entry = folder.manifest().files.get("extractor")
+    if entry is None:
+        raise ValueError(f"the model in {str(folder.path)!r} has no extractor yet: its first pictures make it.")
+    return folder.checked(entry)
+
+
+def scale_of(features: str | os.PathLike[str]) -> int | None:
+    """The side that another model, named as `features`, scales pictures to before they are cut; None: to that of the cut."""
+    folder = Folder(features)
+    return folder.manifest().image["scale"] if folder.exists else None
 
 
 def make(name: str, options: dict[str, Any], size: int | None, seed: int) -> Extractor:

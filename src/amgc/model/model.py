@@ -69,8 +69,8 @@ class Model:
     ) -> Model:
         """A new model in the folder `path`, which is made, and must not hold anything yet.
 
-        features : "patches" (no training, fitted on the first images), "resnet18", "resnet32", "convnet", "timm:NAME", or a
-            file: an extractor that amgc saved, or the weights of a ResNet-18.
+        features : "patches" (no training, fitted on the first images), "resnet18", "resnet32", "convnet", "timm:NAME"; a file:
+            an extractor that amgc saved, or the weights of a ResNet-18; or the folder of another model, for its extractor.
         size : side of the images in pixels. By default the extractor's; for patches that of the first images, at most 64.
         covariance : what is kept of classes' spread; by default "shared" for patches, else "full" up to 256 features, "lowrank"
             beyond.
@@ -85,7 +85,7 @@ class Model:
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "command": _command(), "covariance": covariance}
         about = {"name": name, "options": chosen, "given": os.fspath(features), "dim": None}
-        image: dict[str, int | None] = {"size": size, "scale": None}
+        image = {"size": size, "scale": extractors.scale_of(features)}
         return cls.begin(path, _settled(State(Manifest(made, about, image), extractor), covariance))
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,20 @@ KIND = "model classes"
 
 
 @dataclass(frozen=True)
+class Tempered:
+    """How many times surer than right the classifier would be, as images said when they were learned: the mean logarithm, and
+    from how many images.
+    """
+
+    images: int = 0
+    log: float = 0.0
+
+    def with_more(self, images: int, log: float) -> Tempered:
+        total = self.images + images
+        return Tempered(total, (self.images * self.log + images * log) / total) if total else self
+
+
+@dataclass(frozen=True)
 class State:
     """What answers. The extractor is None until there are images for it to be fitted on; the classifier until there are
     classes; the fits also where a classifier was taken over from elsewhere, without images.
@@ -30,6 +44,7 @@ class State:
     extractor: Extractor | None = None
     classifier: AMGCClassifier | FixedHead | None = None
     fits: Fits | None = None
+    tempered: Tempered = Tempered()
 
     @property
     def frame(self) -> Frame:
@@ -94,7 +109,7 @@ def class_counts(state: State) -> dict[str, int]:
 def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
-    about: dict[str, Any] = {"is": type(state.classifier).__name__, "classifier": header}
+    about: dict[str, Any] = {"is": type(state.classifier).__name__, "classifier": header, "tempered": asdict(state.tempered)}
     parts = {f"classifier/{name}": tensor for name, tensor in tensors.items()}
     if state.fits is not None:
         about["fits"] = state.fits.header()
@@ -108,7 +123,7 @@ def _with_classes(state: State, path: Path) -> State:
         kind = {"AMGCClassifier": AMGCClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
         fits = Fits.from_file(header["fits"], _under("fits/", tensors)) if "fits" in header else None
-        found = replace(state, classifier=classifier, fits=fits)
+        found = replace(state, classifier=classifier, fits=fits, tempered=Tempered(**header["tempered"]))
         if class_counts(found) != state.manifest.classes:
             raise ValueError("the manifest counts other classes")
         return found
