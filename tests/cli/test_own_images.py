@@ -163,7 +163,7 @@ def test_names_in_any_script_are_shown_and_control_characters_are_not(capsys):
     assert "猫" in told and "🦊 fox" in told and "\x1b" not in told
 
 
-def test_help_needs_no_torch_and_names_the_commands(capsys):
+def test_help_names_the_commands(capsys):
     for name in ("learn", "predict", "forget", "merge", "info", "evaluate", "model"):
         assert main([name, "--help"]) == 0
         assert "MODEL" in capsys.readouterr().out
