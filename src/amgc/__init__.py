@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amgc.core.statistics import ClassStatistics
     from amgc.estimator import AMGCClassifier
     from amgc.files import FileFormatError
+    from amgc.model import Model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "FileFormatError",
     "Head",
     "LowRank",
+    "Model",
     "amarx_loss",
     "amarx_margin_form",
     "distribution_loss",
@@ -56,6 +58,7 @@ _HOMES = {
     "amgc.core.statistics": ("ClassStatistics",),
     "amgc.estimator": ("AMGCClassifier",),
     "amgc.files": ("FileFormatError",),
+    "amgc.model": ("Model",),
 }
 
 

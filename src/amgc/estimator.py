@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from amgc import files
+from amgc.core.calibration import Correction, sample_temperature
 from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.parameters import DeviceError, available, check_parameters, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
@@ -239,10 +240,36 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "statistics_")
         return self._solved()["margins"]  # type: ignore[no-any-return]
 
+    def overconfidence(self, X: Any, y: Any) -> float | None:
+        """How many times larger `temperature_` should be, going by samples that were learned from, corrected for being that.
+
+        Where features are far from Gaussian it is well above 1: then `temper` with it. None where nothing can be told.
+        """
+        check_is_fitted(self)
+        solved = self._solved()
+        correct = solved["solution"].correction
+        if correct is None:
+            return None
+        labels = self.classes_.tolist()
+        rows = [self.statistics_.index(label) for label in labels]
+        targets = torch.tensor([labels.index(label) for label in np.asarray(y).tolist()])
+        scores, at_means = (torch.from_numpy(self._scores(part)) for part in (X, self.statistics_.mean.cpu().numpy()[rows]))
+        found = sample_temperature(scores, at_means, targets, Correction(*(part[rows] for part in correct)))
+        return found / float(solved["temperature"])
+
+    def temper(self, factor: float) -> AMGCClassifier:
+        """Multiply `temperature_` until the classifier is solved anew."""
+        self._solved()["temperature"] *= factor
+        return self
+
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the classifier to one safetensors file: statistics, solution, parameters. No sample is in it."""
+        files.write(path, KIND, *self.packed())
+
+    def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All of it as a JSON header and named tensors: what a file keeps."""
         check_is_fitted(self)
         solved = self._solved()
         head: Head = solved["head"]
@@ -255,37 +282,44 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
         }
         tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
-        tensors |= {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved["solution"].margins}
-        files.write(path, KIND, header, tensors)
+        return header, tensors | {
+            "head.weight": head.weight,
+            "head.bias": head.bias,
+            "head.margins": solved["solution"].margins,
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
         """Read what `save` wrote; `device` puts it elsewhere than where it was made."""
         header, tensors = files.read(path, KIND)
         try:
-            parameters = dict(header["parameters"])
-            parameters["device"] = available(device or parameters["device"])
-            if isinstance(parameters["shrinkage"], list):
-                parameters["shrinkage"] = tuple(parameters["shrinkage"])
-            result = cls(**parameters)
-            kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
-            result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
-            result.n_features_in_ = result.statistics_.dim
-            if header["features"]:
-                result.feature_names_in_ = np.array(header["features"], dtype=object)
-                if len(result.feature_names_in_) != result.n_features_in_:
-                    raise ValueError("not every feature has a name")
-            result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
-            result._changed()
-            weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
-            if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
-                raise ValueError(f"the weights have shape {tuple(weight.shape)}")
-            head = Head(weight, bias, **header["certificate"])
-            result._keep(Solution(head, float(header["temperature"]), margins))
+            return cls.from_packed(header, tensors, device)
         except DeviceError:
             raise
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
+
+    @classmethod
+    def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> AMGCClassifier:
+        """The classifier whose `packed()` this is; what does not fit together is an error of any kind."""
+        parameters = dict(header["parameters"])
+        parameters["device"] = available(device or parameters["device"])
+        if isinstance(parameters["shrinkage"], list):
+            parameters["shrinkage"] = tuple(parameters["shrinkage"])
+        result = cls(**parameters)
+        kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
+        result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
+        result.n_features_in_ = result.statistics_.dim
+        if header["features"]:
+            result.feature_names_in_ = np.array(header["features"], dtype=object)
+            if len(result.feature_names_in_) != result.n_features_in_:
+                raise ValueError("not every feature has a name")
+        result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
+        result._changed()
+        weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
+        if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
+            raise ValueError(f"the weights have shape {tuple(weight.shape)}")
+        result._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins))
         return result
 
     # ---- inside ------------------------------------------------------------------------------------------------------

@@ -209,6 +209,7 @@ def test_help_lists_and_tables_import_nothing_heavy():
     assert main(["run", *AMGC, "--quiet", "--out", "x"]) == 0
     commands = [["--help"], ["--version"], ["run", "--help"], ["resume", "--help"], ["show", "--help"], ["show", "x"]]
     commands += [["table", "--help"], ["table", "1", "x"], ["report", "--help"], ["report", "x"]]
+    commands += [[name, "--help"] for name in ("learn", "predict", "forget", "merge", "info", "evaluate", "model")]
     commands += [["list", what] for what in ("methods", "data", "features", "presets")]
     program = f"""
 import sys

@@ -16,7 +16,7 @@ FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
 PARENT = os.getppid()
 # By name, because the modules that define them may need torch, and a help text must not.
 DAMAGED = {"FileFormatError", "RunError", "CorruptImageError"}
-TRAINING = {"TrainingError", "OutOfMemoryError"}
+WORKING = {"TrainingError", "OutOfMemoryError", "ModelBusyError"}
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -76,7 +76,7 @@ def _alone() -> bool:
 def exit_code(error: Exception) -> int | None:
     """1 or 2 for what is told as one message, None for a bug."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & (DAMAGED | TRAINING) or isinstance(error, ImportError | MemoryError):
+    if kinds & (DAMAGED | WORKING) or isinstance(error, ImportError | MemoryError):
         return FAILED
     if isinstance(error, FileNotFoundError | NotADirectoryError | FileExistsError | ValueError):
         return WRONG_INPUT
@@ -86,7 +86,10 @@ def exit_code(error: Exception) -> int | None:
 def message(error: Exception) -> str:
     """The error for people, with advice where the system's own words have none."""
     if isinstance(error, OSError) and error.errno in NO_SPACE:
-        return f"the disk is full{_place(error)}. Make room, then go on with `amgc resume`: no finished task is lost."
+        return (
+            f"the disk is full{_place(error)}. Make room, then go on: with `amgc resume` if this was a run, of which no "
+            "finished task is lost, else with the same command, as nothing has changed."
+        )
     if isinstance(error, PermissionError):
         return f"no permission for {error.filename!r}; choose another folder with --out, or change its permissions."
     if isinstance(error, OSError) and error.errno == errno.EROFS:

@@ -18,6 +18,13 @@ COMMANDS = {
     "show": "accuracies of runs, finished or still going",
     "table": "the paper's Table 1, 2 or 3 with runs of yours in it, as text, Markdown, LaTeX or CSV",
     "report": "runs as one HTML page: tables, figures and every setting; no network needed",
+    "learn": "own pictures: teach a model classes from folders; makes the model at the first call",
+    "predict": "own pictures: what a model takes them for",
+    "forget": "own pictures: make a model forget a class",
+    "merge": "own pictures: one model from several that were taught at different places",
+    "info": "own pictures: what a model knows, what it keeps and what not",
+    "evaluate": "own pictures: accuracy, confusion and calibration of a model",
+    "model": "own pictures: a model from a finished run",
     "list": "methods, data sets, feature extractors and presets, by name",
 }
 

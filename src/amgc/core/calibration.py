@@ -8,6 +8,8 @@ what the fit has gained from its own samples.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -17,14 +19,46 @@ from amgc.core.solver import Head
 from amgc.core.statistics import ClassStatistics
 from amgc.core.whitening import Whitener
 
+
+class Correction(NamedTuple):
+    """What fresh samples differ in from those of a fit: they deviate from their class's mean `spread` times as far, and their
+    own score is lower by `optimism`. (K,) each, float64, on the CPU.
+    """
+
+    spread: Tensor
+    optimism: Tensor
+
+
 CLASSES, DRAWS = 64, 4096  # at most so many classes are drawn from, so many draws in all
 PRIOR = 10  # samples' worth of the pooled covariance in each class's own
 
 
 def temperature(
-    head: Head, statistics: ClassStatistics, average: Tensor, towards_pooled: Tensor, towards_diagonal: float
+    head: Head,
+    statistics: ClassStatistics,
+    average: Tensor,
+    towards_pooled: Tensor,
+    towards_diagonal: float,
+    known: Correction | None = None,
 ) -> float:
-    """By what to divide the scores of `head` before the softmax.
+    """By what to divide the scores of `head` before the softmax; for the parameters and what is corrected, see `correction`."""
+    found = known or correction(head, statistics, average, towards_pooled, towards_diagonal)
+    if found is None:
+        return 1.0
+    means, weight, bias = _centred(head, statistics)
+    chosen = _chosen(means)
+    pooled = statistics.pooled().double().cpu()
+    nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
+    prior = PRIOR / (statistics.count[chosen].double() - 1 + PRIOR)
+    noise = sample(nothing, _mixed(statistics.covariances, chosen, pooled, prior), _draws(chosen), _generator())
+    scores = (means[chosen][:, None] + found.spread[chosen][:, None, None] * noise) @ weight.T + bias
+    return _least_loss(scores, chosen, found.optimism[chosen])
+
+
+def correction(
+    head: Head, statistics: ClassStatistics, average: Tensor, towards_pooled: Tensor, towards_diagonal: float
+) -> Correction | None:
+    """What fresh samples differ in from those that `head` was fitted to; None if the statistics cannot tell.
 
     average : the regularised covariance averaged over classes, (d, d) or (d,), that `head` was solved with.
     towards_pooled (K,), towards_diagonal : the shrinkage that led to it (`Covariances.shrunk`).
@@ -37,26 +71,38 @@ def temperature(
     count = statistics.count.double()
     freedom = float((count - 1).sum())
     if len(statistics) < 2 or freedom < 1:
-        return 1.0
+        return None
     pooled = statistics.pooled().double().cpu()
     whitener = Whitener(average.double().cpu())
     fitted = (1 - towards_diagonal) * float(
         (whitener.push(pooled) * (whitener.inverse.mT if pooled.ndim == 2 else whitener.inverse)).sum()
     )  # df
     pooled_share = min(fitted / freedom, 0.9)
+    means, weight, _ = _centred(head, statistics)
+    own_share = torch.zeros_like(count) if statistics.form == "shared" else 1 - towards_pooled.cpu()
+    spread = (1 + own_share * fitted / count).sqrt() / (1 - pooled_share)
+    return Correction(spread, 0.5 * _scale(weight, means, whitener) * fitted / (1 - pooled_share) / count)
 
-    means, weight, bias = _centred(head, statistics)
-    chosen = _chosen(means)
-    samples = count[chosen]
-    own_share = torch.zeros_like(samples) if statistics.form == "shared" else (1 - towards_pooled)[chosen]
-    spread = (1 + own_share * fitted / samples).sqrt() / (1 - pooled_share)
-    optimism = 0.5 * _scale(weight, means, whitener) * fitted / (1 - pooled_share) / samples
 
-    nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
-    prior = PRIOR / (samples - 1 + PRIOR)
-    noise = sample(nothing, _mixed(statistics.covariances, chosen, pooled, prior), _draws(chosen), _generator())
-    scores = (means[chosen][:, None] + spread[:, None, None] * noise) @ weight.T + bias
-    return _least_loss(scores, chosen, optimism)
+def shared_correction(statistics: ClassStatistics, fitted: float) -> Correction | None:
+    """`correction` for the closed form with a shared covariance, whose degrees of freedom are `fitted`."""
+    freedom = float(statistics.freedom)
+    if len(statistics) < 2 or freedom < 1:
+        return None
+    count = statistics.count.double()
+    share = min(fitted / freedom, 0.9)
+    return Correction(torch.full_like(count, 1 / (1 - share)), 0.5 * fitted / (1 - share) / count)
+
+
+def sample_temperature(scores: Tensor, at_means: Tensor, targets: Tensor, correct: Correction) -> float:
+    """The temperature that samples of the fit itself ask for, corrected for being that.
+
+    scores (n, K) of the samples and at_means (K, K) of the class means; targets (n,); classes in the order of `correct`.
+    """
+    centre, rows = at_means[targets], torch.arange(len(targets))
+    fresh = centre + correct.spread[targets][:, None] * (scores - centre)
+    fresh[rows, targets] -= correct.optimism[targets]
+    return 1 / _sharpness(fresh - fresh[rows, targets][:, None])
 
 
 def shared_temperature(head: Head, statistics: ClassStatistics, fitted: float) -> float:
@@ -64,20 +110,19 @@ def shared_temperature(head: Head, statistics: ClassStatistics, fitted: float) -
 
     Scores of draws from N(μ_k, Σ) are draws from N(W μ_k + b, W Σ Wᵀ): K numbers each, however many features there are.
     """
-    freedom = float(statistics.freedom)
-    if len(statistics) < 2 or freedom < 1:
+    found = shared_correction(statistics, fitted)
+    if found is None:
         return 1.0
     means, weight, bias = _centred(head, statistics)
     order = _by_size(means)  # scores in the order of arrival would give each class other random numbers
     means, weight, bias = means[order], weight[order], bias[order]
     chosen = _chosen(means)
-    pooled_share = min(fitted / freedom, 0.9)
     spread = weight @ statistics.shared().times(weight.T.to(statistics.device)).cpu()
     values, vectors = torch.linalg.eigh((spread + spread.T) / 2)
     root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T  # the one root that rounding does not turn: spread is singular
     noise = torch.randn(len(chosen), _draws(chosen), len(weight), generator=_generator(), dtype=root.dtype) @ root
-    scores = (means[chosen] @ weight.T + bias)[:, None] + noise / (1 - pooled_share)
-    return _least_loss(scores, chosen, 0.5 * fitted / (1 - pooled_share) / statistics.count[order][chosen])
+    scores = (means[chosen] @ weight.T + bias)[:, None] + noise * found.spread[order][chosen][:, None, None]
+    return _least_loss(scores, chosen, found.optimism[order][chosen])
 
 
 def _centred(head: Head, statistics: ClassStatistics) -> tuple[Tensor, Tensor, Tensor]:

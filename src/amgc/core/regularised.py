@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from amgc.core.calibration import shared_temperature, temperature
+from amgc.core.calibration import Correction, correction, shared_correction, shared_temperature, temperature
 from amgc.core.losses import margins
 from amgc.core.shrinkage import towards_diagonal, towards_pooled
 from amgc.core.solver import Balance, Head, alike, solve, solve_shared
@@ -25,6 +25,7 @@ class Solution(NamedTuple):
     head: Head
     temperature: float
     margins: Tensor  # m_k, 0 for the new classes, (K,)
+    correction: Correction | None = None  # what fresh samples differ in from those of the fit; not known of one from a file
 
 
 def solve_regularised(
@@ -60,10 +61,12 @@ def solve_regularised(
     average = covariances.average(torch.full((len(statistics),), 1 / len(statistics)).to(pooled.device))
     average = average + (floor if average.ndim == 1 else torch.diag(floor))
     old = (~is_new).to(head.weight)
+    correct = correction(head, statistics, average, to_pooled, to_diagonal)
     return Solution(
         head,
-        temperature(head, statistics, average, to_pooled, to_diagonal),
+        temperature(head, statistics, average, to_pooled, to_diagonal, correct),
         margins(head.weight, covariances, margin) * old,
+        correct,
     )
 
 
@@ -76,7 +79,8 @@ def _solve_shared(
     covariance = replace(within, keep=(1 - to_diagonal) * within.keep).raised(0.0, floor)
     head, closed = solve_shared(statistics.mean, covariance, is_new, balance)
     fitted = max(statistics.dim - closed.factor.share(closed.factor.covariance.extra), 0.0)
-    return Solution(head, shared_temperature(head, statistics, fitted), torch.zeros_like(head.bias))
+    divisor, correct = shared_temperature(head, statistics, fitted), shared_correction(statistics, fitted)
+    return Solution(head, divisor, torch.zeros_like(head.bias), correct)
 
 
 def _floor(mean: Tensor, within: Tensor, standardize: bool) -> Tensor:

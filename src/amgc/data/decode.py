@@ -46,24 +46,24 @@ def decode(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
     """The picture in a file as RGB (3, size, size): upright, shorter side scaled to `size`, centre cut out."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    formats = _formats()
+    known = formats()
     with open(path, "rb") as file:  # read here: what the disk does wrong is then no fault of the picture
         content = io.BytesIO(file.read())
     try:
-        with Image.open(content, formats=formats) as image:
+        with Image.open(content, formats=known) as image:
             # Resized before it is turned, a photograph costs less memory; but the centre crop must see it upright.
             upright = ImageOps.exif_transpose(image)
             picture = shorter_side(to_rgb(upright), size)
             return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
     except UnidentifiedImageError as error:
-        raise CorruptImageError(os.fspath(path), f"it is none of {', '.join(formats)}") from error
+        raise CorruptImageError(os.fspath(path), f"it is none of {', '.join(known)}") from error
     except Exception as error:  # Pillow's readers raise whatever the damage makes them stumble over
         if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
             raise  # about the machine, not about the picture: Pillow's own errors have no errno
         raise CorruptImageError(os.fspath(path), f"{type(error).__name__}: {error}") from error
 
 
-def _formats() -> list[str]:
+def formats() -> list[str]:
     """Those of `FORMATS` that this Pillow has a reader for (AVIF came late; MPO is read by JPEG's)."""
     from PIL import Image
 

@@ -179,9 +179,18 @@ def describe(session: Session) -> dict[str, Any]:
         "command": ["amgc", *(json.loads(os.environ[COMMAND]) if COMMAND in os.environ else sys.argv[1:])],
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "config": session.config.to_json(),
+        "images": images(session),
         "class_names": list(session.stream.class_names),
         "sizes": list(session.stream.sizes),
     }
+
+
+def images(session: Session) -> dict[str, Any] | None:
+    """How the network sees images, for a model that is made from the run; None if it sees features."""
+    if not session.image_side:
+        return None
+    augment, shape = session.augment, session.network.image_shape
+    return {"shape": shape, "mean": augment.mean, "std": augment.std, "scale": session.image_side}
 
 
 def commit() -> str | None:

@@ -78,6 +78,7 @@ class Session:
         self.network = make_network(config, dataset).to(self.processes.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's types lack it
         self.augment = Augment.of(dataset).normalised(self.network.mean, self.network.std)
+        self.image_side = 0 if dataset.is_features else dataset.train.shape[1]  # before any crop
         self.method: Method[Any] = find(config.method).kind(config.hyper, self.network, self.processes.device)
         self.position = Position()
         self.meter = Meter()

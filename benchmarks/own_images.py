@@ -1,0 +1,175 @@
+"""Own images: CIFAR-100 as folders of PNG files, 90 classes learned, then 10 more; `amgc.Model` from files to answers.
+
+    python benchmarks/own_images.py --root DATA            # about ten minutes on two cores
+    python benchmarks/own_images.py --root DATA --only draw
+    python benchmarks/own_images.py --quick                # generated pictures, to see that it runs
+
+learn: seconds and pictures a second for learning 90 classes, 10 more, and answering; accuracy; what `reject` rejects, of known
+classes' held-out pictures and of unseen classes', before and after the 10 come. merge: two sites with 50 classes each, merged,
+beside one model that saw all. draw: filters drawn at random (the default, no fragment of a picture) or cut from pictures.
+The PNG files are written to a temporary folder from the official files. Seconds are wall-clock, alone on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from _report import kept
+from PIL import Image
+
+from amgc.model import Evaluation, Model
+
+PARTS = ("learn", "merge", "draw")
+REJECT = 0.01
+
+Classes = dict[str, list[str]]
+
+
+def write_cifar(folder: Path, root: str, per_class: int) -> dict[str, Classes]:
+    """PNG files by class, of CIFAR-100."""
+    from amgc.data import load
+
+    data = load("cifar100", root=root)
+    return {split: _write(folder / split, images, data.class_names, per_class) for split, images in _splits(data).items()}
+
+
+def _splits(data: object) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {
+        name: (split.take(np.arange(len(split))).numpy().transpose(0, 2, 3, 1), split.labels.numpy())
+        for name, split in (("train", data.train), ("test", data.test))  # type: ignore[attr-defined]
+    }
+
+
+def draw_pictures(folder: Path) -> dict[str, Classes]:
+    """The same of pictures made up here."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 24)
+    patterns = rng.uniform(60, 190, (6, 16, 16, 3))
+    pixels = np.clip(patterns[labels] + rng.normal(0, 50, (len(labels), 16, 16, 3)), 0, 255).astype(np.uint8)
+    names = tuple(f"kind {number}" for number in range(6))
+    test = np.tile(np.arange(24) >= 16, 6)
+    halves = {"train": ~test, "test": test}
+    return {split: _write(folder / split, (pixels[rows], labels[rows]), names, 999) for split, rows in halves.items()}
+
+
+def _write(folder: Path, images: tuple[np.ndarray, np.ndarray], names: tuple[str, ...], per_class: int) -> Classes:
+    pixels, labels = images
+    found: Classes = {}
+    for label, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        found[name] = []
+        for number, row in enumerate(np.flatnonzero(labels == label)[:per_class]):
+            path = folder / name / f"{number:04d}.png"
+            Image.fromarray(pixels[row]).save(path, compress_level=1)
+            found[name].append(str(path))
+    return found
+
+
+def timed(what: str, model: Model, classes: Classes) -> None:
+    """Learn, and say what it took."""
+    start, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    learned = model.learn_all(classes)
+    seconds, now = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+    busy = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    rate = f"{learned.images / seconds:,.0f} pictures/s"
+    print(f"  {what}: {learned.images:,} pictures, {seconds:.1f} s ({busy:.1f} s of one core), {rate}", flush=True)
+
+
+def judged(what: str, model: Model, test: Classes) -> Evaluation:
+    """Evaluate, and say how it went."""
+    files, labels = [file for own in test.values() for file in own], [name for name, own in test.items() for _ in own]
+    start = time.perf_counter()
+    found = model.evaluate(files, labels, reject=REJECT)
+    seconds = time.perf_counter() - start
+    known, unseen = found.rejected()
+    beside = "" if not found.unseen else f", {100 * unseen:.1f} % of unseen classes'"
+    print(
+        f"  {what}: accuracy {100 * found.accuracy:.1f} %, calibration error {100 * found.calibration_error:.1f} %; "
+        f"rejected at fit {REJECT}: {100 * known:.2f} % of known classes' pictures{beside}, {len(files) / seconds:,.0f}/s",
+        flush=True,
+    )
+    return found
+
+
+def first(classes: Classes, count: int) -> Classes:
+    return dict(list(classes.items())[:count])
+
+
+def last(classes: Classes, count: int) -> Classes:
+    return dict(list(classes.items())[-count:])
+
+
+def size_on_disk(model: Model) -> str:
+    return f"{sum(model.info().bytes.values()) / 1e6:.1f} MB in the folder"
+
+
+def learn(folder: Path, data: dict[str, Classes], filters: int, few: int) -> None:
+    count = len(data["train"])
+    many = count - few
+    print(f"learn ({filters} filters)")
+    model = Model.create(folder / "learn", filters=filters)
+    timed(f"{many} classes", model, first(data["train"], many))
+    judged(f"{many} known, {few} unseen", model, data["test"])
+    timed(f"{few} more classes", model, last(data["train"], few))
+    judged(f"all {count} known", model, data["test"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"  {size_on_disk(model)}; {peak:.2f} GB of memory at most, Python and torch included\n", flush=True)
+
+
+def merge(folder: Path, data: dict[str, Classes], filters: int, few: int) -> None:
+    half = len(data["train"]) // 2
+    print(f"merge ({filters} filters): two sites with {half} classes each")
+    start = Model.create(folder / "start", filters=filters)
+    start.learn_all(first(data["train"], 1))  # any pictures: for the extractor that both sites start from
+    extractor = next(start.path.glob("extractor-*"))
+    one, two, whole = (Model.create(folder / name, extractor) for name in ("one", "two", "whole"))
+    timed("site 1", one, first(data["train"], half))
+    timed("site 2", two, last(data["train"], len(data["train"]) - half))
+    timed("one model with everything", whole, data["train"])
+    began = time.perf_counter()
+    merged = Model.merged([one, two], folder / "merged")
+    print(f"  merged in {time.perf_counter() - began:.1f} s")
+    files = [file for own in data["test"].values() for file in own]
+    pairs = list(zip(merged.predict(files), whole.predict(files), strict=True))
+    same = sum(a.label == b.label for a, b in pairs)
+    apart = max(abs(a.probabilities[0] - b.probabilities[0]) for a, b in pairs)
+    print(
+        f"  same answer for {same:,} of {len(pairs):,} test pictures; probabilities differ by at most {apart:.1e}\n", flush=True
+    )
+
+
+def draw(folder: Path, data: dict[str, Classes], filters: int, few: int) -> None:
+    print(f"draw ({filters} filters)")
+    for kind in ("gaussian", "patches"):
+        model = Model.create(folder / f"draw {kind}", filters=filters, draw=kind)
+        timed(kind, model, data["train"])
+        judged(kind, model, data["test"])
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=os.environ.get("AMGC_DATA"), help="folder with the official files of CIFAR-100")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
+    parser.add_argument("--filters", type=int, default=400)
+    parser.add_argument("--per-class", type=int, default=500, help="training pictures per class")
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    if given.root is None and not given.quick:
+        parser.error("where are the official files of CIFAR-100? Name their folder with --root, or try --quick.")
+    with kept("own_images"), tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = draw_pictures(folder) if given.quick else write_cifar(folder, given.root, given.per_class)
+        jobs = {"learn": learn, "merge": merge, "draw": draw}
+        for part in given.only:
+            jobs[part](folder, data, 8 if given.quick else given.filters, 2 if given.quick else 10)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A model for own images from a finished run: its network, its classifier, and the statistics that it learns on from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from amgc import files
+from amgc.core.losses import margins
+from amgc.core.statistics import ClassStatistics
+from amgc.data import Augment, load
+from amgc.engine import checkpoint
+from amgc.engine.config import Config
+from amgc.engine.run import RUN, read_config
+from amgc.engine.session import CHECKPOINT
+from amgc.estimator import AMGCClassifier
+from amgc.features import build
+from amgc.methods.contract import Method
+from amgc.methods.registry import find
+from amgc.model import Model, ModelError
+from amgc.model.folder import Manifest
+from amgc.model.head import FixedHead
+from amgc.model.state import State
+
+PROBES = 64  # random features that a method's scores are compared on with those of its linear head
+
+
+def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> Model:
+    """A new model in the folder `path` that answers as the run's method does after its last task.
+
+    With the class statistics of the AMGC family it learns on; without, it answers and forgets. What has no linear head on the
+    features of one network is refused.
+    """
+    folder = Path(run)
+    config = read_config(folder, {"device": "cpu"})
+    about = json.loads((folder / RUN).read_text())
+    names = [str(name) for name in about["class_names"]]
+    header, tensors = checkpoint.read(folder / CHECKPOINT)
+    tasks = header["position"]["task"]
+    if tasks < len(about["sizes"]):
+        raise ModelError(f"the run in {str(run)!r} has done {tasks} of {len(about['sizes'])} tasks; `amgc resume` it first.")
+    shape, mean, std, scale = _images(about, config, run)
+    network = build(config.features, image_shape=shape, **{**config.features_options, "weights": None})
+    plain = set(network.state_dict())
+    method: Method[Any] = find(config.method).kind(config.hyper, network, torch.device("cpu"))
+    try:
+        method.reshape_network(tasks, False)
+        network.load_state_dict(checkpoint.without("network/", tensors))
+        method.restore(checkpoint.unpack(header["method"], checkpoint.without("method/", tensors), torch.device("cpu")))
+    except files.MISFITS as error:
+        raise files.misfit(folder / CHECKPOINT, error) from error
+    if set(network.state_dict()) != plain:
+        raise ModelError(f"{config.method} changes the network's structure, which a model cannot keep.")
+    _check_linear(method, config, len(names))
+    network.mean, network.std = mean, std
+    manifest = _manifest(config, run, shape, scale, about)
+    classifier = _classifier(method, config, names, about["sizes"])
+    if isinstance(classifier, AMGCClassifier):
+        manifest.made["classifier"] = files.plain_json(classifier.get_params())
+    return Model.begin(path, State(manifest, network.eval().requires_grad_(False), classifier))
+
+
+def _images(
+    about: dict[str, Any], config: Config, run: str | os.PathLike[str]
+) -> tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ...], int]:
+    """Shape of the network's images, their normalisation, and the side that pictures are scaled to before they are cut."""
+    kept = about.get("images")
+    if kept is None and "images" not in about:  # a run of an earlier amgc: the data know
+        dataset = load(config.data, **config.data_options)
+        augment = Augment.of(dataset)
+        kept = None if dataset.is_features else {"shape": dataset.train.shape, "mean": augment.mean, "std": augment.std}
+        if kept is not None:
+            kept |= {"scale": dataset.train.shape[1]}
+            if augment.resized:
+                kept["shape"] = (dataset.train.shape[0], augment.size, augment.size)
+    if kept is None:
+        raise ModelError(f"the run in {str(run)!r} was made on feature vectors, and has no extractor for pictures.")
+    channels, height, width = kept["shape"]
+    if height != width:
+        raise ModelError(f"the run in {str(run)!r} has images of {height} × {width} pixels; a model's are square.")
+    return (channels, height, width), tuple(kept["mean"]), tuple(kept["std"]), kept["scale"]
+
+
+def _check_linear(method: Method[Any], config: Config, classes: int) -> None:
+    """A probe: whatever a method's scores are made of, here they are those of a linear head, or they are not."""
+    features = torch.rand(PROBES, method.network.dim, generator=torch.Generator().manual_seed(0))
+    if len(method.head) == classes:
+        with torch.no_grad():
+            scores, linear = method.scores(features).double(), method.head(features).double()
+        if torch.allclose(scores, linear, rtol=1e-4, atol=1e-4 * float(linear.abs().max())):
+            return
+    raise ModelError(
+        f"{config.method} does not classify by a linear head on the network's features, so there is no model in it. Methods "
+        "that do: the AMGC family, lda, finetune, joint, lwf, ewc and others that train a linear head."
+    )
+
+
+def _manifest(
+    config: Config, run: str | os.PathLike[str], shape: tuple[int, int, int], scale: int, about: dict[str, Any]
+) -> Manifest:
+    made = {
+        "by": "model",
+        "from": f"a run of {config.method} on {config.data}",
+        "run": Path(run).name,
+        "config": files.plain_json(config.to_json()),
+        "seed": config.seed,
+        "amgc": about.get("amgc"),
+        "covariance": None,
+    }
+    features = {"name": config.features, "options": config.features_options, "given": config.features, "dim": None}
+    return Manifest(made, features, {"size": shape[1], "scale": scale})
+
+
+def _classifier(method: Method[Any], config: Config, names: list[str], sizes: list[int]) -> AMGCClassifier | FixedHead:
+    weight, bias = method.head.weight.detach().double(), method.head.bias.detach().double()
+    statistics = getattr(method, "statistics", None)
+    if not isinstance(statistics, ClassStatistics) or sorted(statistics.classes) != list(range(len(names))):  # type: ignore[type-var]
+        return FixedHead(tuple(names), weight.numpy(), bias.numpy())
+    margin = float(getattr(config.hyper, "margin", 0.0))
+    parameters = AMGCClassifier(
+        margin=margin,
+        balance=getattr(config.hyper, "balance", "per_class"),
+        covariance=statistics.form,
+        rank=statistics.rank,
+        dtype=str(statistics.dtype).removeprefix("torch."),
+    ).get_params()
+    order = [int(str(label)) for label in statistics.classes]
+    task_of = torch.repeat_interleave(torch.arange(1, len(sizes) + 1), torch.tensor(sizes))[order]
+    header = {
+        "parameters": parameters,
+        "statistics": statistics.header() | {"classes": [names[label] for label in order]},
+        "latest": task_of.tolist(),
+        "features": None,
+        "temperature": 1.0,
+        "certificate": dict.fromkeys(("loss", "gradient_norm", "gap"), float("nan"))  # trained, or solved elsewhere
+        | {"iterations": 0, "evaluations": 0, "converged": False},
+    }
+    old = (task_of < len(sizes)).double()
+    found = margins(weight[order], statistics.covariances.double(), margin) * old if margin else torch.zeros(len(order))
+    tensors: dict[str, Tensor] = {f"statistics.{name}": one for name, one in statistics.tensors(exact=True).items()}
+    tensors |= {"head.weight": weight[order], "head.bias": bias[order], "head.margins": found.double()}
+    return AMGCClassifier.from_packed(header, tensors)

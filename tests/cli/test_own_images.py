@@ -1,0 +1,171 @@
+"""The commands for own pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model.drawing import draw
+from PIL import Image
+
+from amgc.cli.main import main
+from amgc.model import Model
+
+QUICK = ["--filters", "6"]
+
+
+def folder(root: str, *kinds: str, count: int = 12, seed: int = 0) -> str:
+    """Pictures in a sub-folder for each kind."""
+    for kind in kinds:
+        place = Path(root, kind)
+        place.mkdir(parents=True, exist_ok=True)
+        for number, pixels in enumerate(draw(kind, count, seed)):
+            Image.fromarray(pixels).save(place / f"{seed} {number}.png")
+    return root
+
+
+@pytest.fixture
+def taught() -> str:
+    assert main(["learn", "model", folder("photos", "cat", "dog"), *QUICK, "--quiet"]) == 0
+    return "model"
+
+
+def test_classes_are_learned_from_folders_and_predicted(capsys):
+    assert main(["learn", "model", folder("photos", "cat", "dog"), *QUICK]) == 0
+    told = capsys.readouterr().out
+    assert re.match(r"Learned 2 classes from 24 pictures in [\d.]+ s \(\d+ pictures/s\); 2 classes known. No picture", told)
+    assert main(["learn", "model", folder("more", "owl"), folder("again", "cat", count=5, seed=1)]) == 0
+    told = capsys.readouterr().out
+    assert "Learned 2 classes from 17 pictures" in told and "now from more pictures: cat" in told
+    assert Model.open("model").classes == {"cat": 17, "dog": 12, "owl": 12}
+    assert main(["predict", "model", "photos/dog/0 0.png", "--top", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "photos/dog/0 0.png" in told and "dog" in told and "probability" in told and "fit" in told
+
+
+def test_answers_as_json_and_as_csv_say_the_same(taught, capsys):
+    assert main(["predict", taught, "photos", "--top", "2", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert main(["predict", taught, "photos", "--top", "2", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(lines) == len(rows) == 24
+    for line, row in zip(lines, rows, strict=True):
+        assert line["source"] == row["picture"] and line["answer"] == row["answer"] == row["class 1"]
+        assert [float(row["fit"]), float(row["probability 1"])] == [line["fit"], line["classes"][0]["probability"]]
+    assert main(["predict", taught, "photos", "--json", "--csv"]) == 2
+
+
+def test_a_picture_that_fits_nothing_is_unknown(taught, capsys):
+    noise = np.random.default_rng(0).integers(0, 2, (16, 16, 3), dtype=np.uint8) * 255
+    Image.fromarray(noise).save("noise.png")
+    assert main(["predict", taught, "noise.png", "--reject", "0.01", "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert (
+        line["answer"] == "unknown"
+        and line["rejected"]
+        and line["fit"] < 0.01
+        and line["classes"][0]["label"] in ("cat", "dog")
+    )
+    assert main(["predict", taught, "noise.png", "--reject", "0.01"]) == 0
+    assert "unknown (nearest: " in capsys.readouterr().out
+
+
+def test_unreadable_pictures_are_counted_in_learning_and_told_in_predicting(capsys):
+    folder("photos", "cat")
+    Path("photos/cat/text.jpg").write_text("dear all")
+    Path("photos/empty").mkdir()
+    assert main(["learn", "model", "photos", *QUICK]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "1 picture could not be used:\n  photos/cat/text.jpg: it is none of" in told
+        and "Without pictures: photos/empty" in told
+    )
+    assert main(["predict", "model", "photos/cat"]) == 1
+    said = capsys.readouterr()
+    assert "error: photos/cat/text.jpg cannot be used" in said.err and said.out.count(".png") == 12
+
+
+def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught, capsys):
+    folder("photos", "cat")
+    Path("flat").mkdir()
+    for arguments, said in (
+        (["learn", "model"], "name at least one folder"),
+        (["learn", "model", "nowhere"], "there is no folder 'nowhere'"),
+        (["learn", "model", "flat"], "no sub-folders"),
+        (["learn", "model", "photos", "--filters", "9"], "--filters can only be chosen for a new one"),
+        (["learn", "other", "photos", "--features", "resnet99"], "no extractor and no file 'resnet99'"),
+        (["predict", "model", "gone.png"], "no picture 'gone.png'"),
+        (["predict", "nowhere", "photos"], "there is no model in 'nowhere'"),
+        (["predict", "model"], "name at least one picture"),
+        (["forget", "model", "owl"], "knows no class 'owl'; it knows 'cat', 'dog'"),
+        (["merge", "model", "-o", "x"], "at least two models"),
+        (["info", "nowhere"], "there is no model"),
+        (["evaluate", "model", "nowhere"], "there is no folder"),
+        (["model", "nowhere", "-o", "x"], "there is no run"),
+    ):
+        assert main(arguments) == 2, arguments
+        assert said in capsys.readouterr().err, arguments
+    assert not Path("other").exists() and not Path("x").exists()
+
+
+def test_a_class_is_forgotten_and_info_says_what_is_left(taught, capsys):
+    assert main(["forget", taught, "cat"]) == 0
+    assert "Forgot 'cat'; 1 class known. Its part of the covariance that all classes share" in capsys.readouterr().out
+    assert main(["info", taught]) == 0
+    told = capsys.readouterr().out
+    for text in ("1 class from 12 pictures", "patches, 48 features, of pictures of 16 × 16", "Kept:", "Not kept:", "dog"):
+        assert text in told
+    assert main(["info", taught, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == {"dog": 12}
+
+
+def test_two_models_are_merged_into_a_third(taught, capsys):
+    assert main(["learn", "site", folder("elsewhere", "owl"), "--features", taught]) == 0
+    capsys.readouterr()
+    assert main(["merge", taught, "site", "-o", "both"]) == 0
+    assert "both: 3 classes from 36 pictures." in capsys.readouterr().out
+    assert main(["learn", "stranger", folder("elsewhere", "owl"), *QUICK]) == 0
+    assert main(["merge", taught, "stranger", "-o", "x"]) == 2
+    assert "different extractors" in capsys.readouterr().err
+
+
+def test_an_evaluation_is_shown_and_written(taught, capsys):
+    folder("held out", "cat", "dog", "owl", count=8, seed=3)
+    Path("held out/cat/text.jpg").write_text("dear all")
+    assert main(["evaluate", taught, "held out", "--reject", "0.01", "--out", "report"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"Accuracy: [\d.]+ % of 16 pictures of 2 known classes", told)
+    for text in ("expected calibration error", "does not know: 8 pictures (owl)", "Rejected (fit below 0.01)", "Left out"):
+        assert text in told
+    names = {path.name for path in Path("report").iterdir()}
+    assert names == {"evaluation.json", "confusion.csv", "confusion.png", "reliability.png"}
+    written = json.loads(Path("report/evaluation.json").read_text())
+    rows = list(csv.reader(Path("report/confusion.csv").read_text().splitlines()))
+    assert rows[0][1:] == ["cat", "dog"] and sum(int(cell) for row in rows[1:] for cell in row[1:]) == 16
+    right = sum(int(rows[place][place]) for place in (1, 2))
+    assert written["accuracy"] == right / 16 and written["unseen"] == {"owl": 8}
+    assert main(["evaluate", taught, "held out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == written["accuracy"]
+
+
+def test_names_in_any_script_are_shown_and_control_characters_are_not(capsys):
+    folder("photos", "猫", "🦊 fox", "esc\x1b[31m")
+    assert main(["learn", "model", "photos", *QUICK]) == 0
+    assert main(["predict", "model", "photos/猫"]) == 0
+    assert main(["info", "model"]) == 0
+    assert main(["evaluate", "model", "photos", "--out", "report"]) == 0
+    told = capsys.readouterr().out
+    assert "猫" in told and "🦊 fox" in told and "\x1b" not in told
+
+
+def test_help_names_the_commands(capsys):
+    for name in ("learn", "predict", "forget", "merge", "info", "evaluate", "model"):
+        assert main([name, "--help"]) == 0
+        assert "MODEL" in capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert "own pictures" in capsys.readouterr().out

@@ -1,0 +1,46 @@
+"""Pictures of simple kinds, in colour, each kind with a direction and a hue of its own, and what tests compare of models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from amgc.model import Model
+
+KINDS = ("cat", "dog", "owl", "fox", "bee")
+
+
+def draw(kind: str, count: int = 30, seed: int = 0, side: int = 16) -> np.ndarray:
+    """`count` stripes in noise, (count, side, side, 3) uint8."""
+    place = sum(kind.encode()) % 31
+    rng = np.random.default_rng([seed, place])
+    y, x = np.mgrid[:side, :side] / side
+    angle, hue = place * 0.7, np.random.default_rng(place).uniform(-12, 12, 3)
+    phase = rng.uniform(0, 2 * np.pi, (count, 1, 1))
+    waves = np.sin(2 * np.pi * 2.5 * (x * np.cos(angle) + y * np.sin(angle)) + phase)
+    level = 128 + 24 * waves[..., None] + hue + rng.normal(0, 45, (count, side, side, 3))
+    return np.clip(level, 0, 255).astype(np.uint8)
+
+
+def answers(model: Model, *kinds: str, count: int = 8) -> list[tuple[Any, ...]]:
+    """What a model says of fresh drawings, to the bit: the answer, the fit, and the probabilities by class."""
+    shown = np.concatenate([draw(kind, count, seed=99) for kind in kinds or KINDS])
+    found = model.predict(shown, top=100)
+    return [(one.label, one.fit, dict(sorted(zip(one.labels, one.probabilities, strict=True)))) for one in found]
+
+
+def alike(one: Model, two: Model, tolerance: float = 1e-5, fits: bool = True) -> bool:
+    """The same answers, fits and scores, but for rounding, and for the temperature: how sure to be is seen as images come."""
+    (mine, a), (other, b) = ((answers(model), model._state.classifier.temperature_) for model in (one, two))
+    assert 0.3 < a / b < 3, "not so differently sure"
+    for (label, fit, shares), (same_label, same_fit, same_shares) in zip(mine, other, strict=True):
+        if label != same_label or (fits and abs(fit - same_fit) > tolerance) or shares.keys() != same_shares.keys():
+            return False
+        leads = [
+            [t * np.log(max(p[name], 1e-30) / p[label]) for name in p if min(shares[name], same_shares[name]) > 1e-30]
+            for p, t in ((shares, a), (same_shares, b))
+        ]
+        if not np.allclose(*leads, rtol=100 * tolerance, atol=100 * tolerance):
+            return False
+    return True

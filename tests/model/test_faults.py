@@ -1,0 +1,265 @@
+"""Whatever happens while a model is changed, its folder opens as before or as after."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import pathlib
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+from model.drawing import answers, draw
+
+from amgc.model import Model, ModelBusyError
+
+# All through which a change reaches the disk: what is opened, written, renamed, removed.
+STEPS: list[tuple[Any, str]] = [
+    (os, "replace"),
+    (os, "unlink"),
+    (os, "fsync"),
+    (os, "chmod"),
+    (os, "open"),
+    (tempfile, "mkstemp"),
+    (safetensors.torch, "save_file"),
+    (pathlib.Path, "open"),
+    (pathlib.Path, "write_text"),
+    (builtins, "open"),
+]
+
+
+@contextmanager
+def failing(patch: pytest.MonkeyPatch, number: int, fail: Callable[[], None]) -> Iterator[list[str]]:
+    """The `number`-th of these calls fails instead of doing anything. Gives the names of the calls so far."""
+    called: list[str] = []
+
+    def watched(name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            called.append(name)
+            if len(called) == number:
+                fail()
+            return whole(*args, **kwargs)
+
+        return step
+
+    with patch.context() as inner:
+        for home, name in STEPS:
+            inner.setattr(home, name, watched(name, getattr(home, name)))
+        yield called
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+CHANGES: dict[str, Callable[[Model, Model], Any]] = {
+    "learn": lambda model, other: model.learn(draw("owl", 10), "owl"),
+    "forget": lambda model, other: model.forget("dog"),
+    "merge": lambda model, other: model.merge(other),
+}
+
+
+def prepared(folder: Path) -> tuple[Model, Model]:
+    """A model, and another to be merged into it."""
+    model = Model.create(folder / "model", filters=2)
+    model.learn_all({kind: draw(kind, 10) for kind in ("cat", "dog")})
+    other = Model.create(folder / "other", next(model.path.glob("extractor-*")))
+    other.learn(draw("fox", 10), "fox")
+    return model, other
+
+
+def copied(model: Model, to: Path) -> Model:
+    to.mkdir()
+    for path in model.path.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return Model.open(to)
+
+
+def named(folder: Path) -> set[str]:
+    """The files of a folder but its lock."""
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+@pytest.mark.parametrize(("change", "fail"), [("learn", full), ("learn", stop), ("forget", full), ("merge", stop)])
+def test_a_change_that_fails_at_any_write_leaves_the_model_as_it_was_or_changed(tmp_path, monkeypatch, change, fail):
+    model, other = prepared(tmp_path)
+    before = answers(model, "cat", "dog")
+    whole = copied(model, tmp_path / "whole")
+    CHANGES[change](whole, other)
+    after = answers(whole, "cat", "dog")
+    assert before != after
+    outcomes = []
+    for number in range(1, 200):
+        tried = copied(model, tmp_path / f"try {number}")
+        failed = True
+        with failing(monkeypatch, number, fail) as called:
+            try:
+                CHANGES[change](tried, other)
+                failed = False
+            except (OSError, KeyboardInterrupt):
+                pass
+        found = answers(Model.open(tried.path), "cat", "dog")
+        assert found in (before, after), f"between, after failing at {called[-1]}"
+        outcomes.append(found == after)
+        if not failed and len(called) < number:
+            break
+        tried.refresh()
+        assert answers(tried, "cat", "dog") == found  # memory and folder agree again
+        Model.open(tried.path).learn(draw("bee", 10), "bee")  # the next change finds nothing in its way, and tidies up
+        assert len(named(tried.path)) == 3, "what nothing names is gone"
+    else:
+        pytest.fail("the change never came to its end")
+    assert len(outcomes) > 12 and outcomes == sorted(outcomes), "at one moment, and not back again"
+    assert not outcomes[0] and outcomes[-1]
+
+
+@pytest.mark.parametrize("change", ["learn"])
+def test_a_process_that_is_killed_at_any_write_leaves_the_model_as_it_was_or_changed(tmp_path, monkeypatch, change):
+    model, other = prepared(tmp_path)
+    before = answers(model, "cat", "dog")
+    whole = copied(model, tmp_path / "whole")
+    CHANGES[change](whole, other)
+    after = answers(whole, "cat", "dog")
+    outcomes = []
+    for number in range(1, 200):
+        tried = copied(model, tmp_path / f"try {number}")
+
+        def killed() -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with in_child() as child:
+            if child.is_child:
+                with failing(monkeypatch, number, killed):
+                    CHANGES[change](tried, other)
+        outcomes.append(answers(Model.open(tried.path), "cat", "dog"))
+        assert outcomes[-1] in (before, after)
+        Model.open(tried.path).learn(draw("bee", 10), "bee")
+        assert len(named(tried.path)) == 3
+        if child.status == 0:
+            break
+        assert os.WTERMSIG(child.status) == signal.SIGKILL
+    assert outcomes[0] == before and outcomes[-1] == after and len(outcomes) > 12
+
+
+class Child:
+    is_child = False
+    status = -1
+
+
+@contextmanager
+def in_child(wait: bool = True) -> Iterator[Child]:
+    """The block runs in this process and in a copy of it, which ends with the block; here it is waited for."""
+    child = Child()
+    pid = os.fork()
+    child.is_child = pid == 0
+    if child.is_child:
+        code = 1
+        try:
+            yield child
+            code = 0
+        finally:
+            os._exit(code)
+    yield child
+    if wait:
+        child.status = os.waitpid(pid, 0)[1]
+
+
+def test_the_first_lesson_stopped_half_way_leaves_an_empty_model(tmp_path, monkeypatch):
+    for number in range(1, 200):
+        model = Model.create(tmp_path / f"{number}", filters=2)
+        with failing(monkeypatch, number, full) as called, suppress(OSError):
+            model.learn(draw("cat", 10), "cat")
+        opened = Model.open(model.path)
+        assert opened.classes in ({}, {"cat": 10})
+        if len(called) < number:
+            break
+        opened.learn(draw("cat", 10), "cat")
+        assert opened.classes["cat"] >= 10 and len(named(model.path)) == 3
+    assert number > 12 and opened.classes == {"cat": 10}
+
+
+def test_a_full_disk_is_told_and_nothing_changes_in_memory_either(tmp_path, monkeypatch):
+    model, _ = prepared(tmp_path)
+    before = answers(model)
+
+    def no_room(*_: Any, **__: Any) -> None:
+        full()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_file", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            model.learn(draw("owl", 10), "owl")
+    assert answers(model) == before == answers(Model.open(model.path))
+    assert len(named(model.path)) == 3
+
+
+def test_two_processes_that_learn_at_once_both_succeed(tmp_path):
+    model, _ = prepared(tmp_path)
+    with in_child() as child:
+        kind = "bee" if child.is_child else "owl"
+        mine = Model.open(model.path)
+        mine.patience = 60
+        for number in range(3):
+            mine.learn(draw(kind, 10, seed=number), kind)
+    assert child.status == 0
+    assert Model.open(model.path).classes == {"cat": 10, "dog": 10, "owl": 30, "bee": 30}
+
+
+def test_two_processes_with_the_first_lesson_at_once_agree_on_one_extractor(tmp_path):
+    Model.create(tmp_path / "model", filters=2)
+    with in_child() as child:
+        kind = "bee" if child.is_child else "owl"
+        mine = Model.open(tmp_path / "model")
+        mine.patience = 60
+        mine.learn(draw(kind, 10), kind)
+    assert child.status == 0
+    assert sorted(Model.open(tmp_path / "model").classes) == ["bee", "owl"]
+
+
+def test_who_waits_too_long_is_told_who_has_the_model(tmp_path):
+    model, _ = prepared(tmp_path)
+    holding, done = tmp_path / "holding", tmp_path / "done"
+    with in_child() as child:
+        if child.is_child:
+            with model._folder.lock():
+                holding.touch()
+                while not done.exists():
+                    time.sleep(0.01)
+        else:
+            while not holding.exists():
+                time.sleep(0.01)
+            model.patience = 0.1
+            with pytest.raises(ModelBusyError, match=r"is being changed by process \d+ on .* \(since "):
+                model.forget("cat")
+            assert answers(model) == answers(Model.open(model.path)), "readers do not wait"
+            done.touch()
+    model.forget("cat")
+
+
+def test_a_reader_who_opens_while_another_writes_sees_whole_models(tmp_path):
+    model, _ = prepared(tmp_path)
+    with in_child() as child:
+        if child.is_child:
+            for number in range(12):
+                model.learn(draw("owl", 3, seed=number), "owl") if number % 2 == 0 else model.forget("owl")
+        else:
+            deadline, seen = time.monotonic() + 30, set()
+            while time.monotonic() < deadline and "12" not in seen:
+                opened = Model.open(model.path)
+                classes = opened.classes
+                assert classes in ({"cat": 10, "dog": 10}, {"cat": 10, "dog": 10, "owl": 3})
+                assert set(opened.predict(draw("cat", 1), top=9)[0].labels) == set(classes)
+                seen.add(str(opened.info().generation - 2))
+            assert len(seen) > 1
+    assert child.status == 0

@@ -1,0 +1,204 @@
+"""Pictures of every kind, and what cannot be used as one."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model.drawing import draw
+from PIL import Image
+
+from amgc.model import PictureError
+from amgc.model.pictures import Frame, pictures
+
+FRAME = Frame(8, 8, 3)
+
+
+def pixels(given: object, frame: Frame = FRAME) -> np.ndarray:
+    """Those of the only picture given, (h, w, c)."""
+    (picture,) = pictures(given)
+    return frame.pixels(picture).transpose(1, 2, 0)
+
+
+def drawing() -> np.ndarray:
+    return draw("cat", 1, side=8)[0]
+
+
+def test_the_same_picture_in_every_form_has_the_same_pixels(tmp_path):
+    array = drawing()
+    Image.fromarray(array).save(tmp_path / "a.png")
+    encoded = (tmp_path / "a.png").read_bytes()
+    tensor = torch.from_numpy(array).permute(2, 0, 1)
+    for given in (
+        tmp_path / "a.png",
+        str(tmp_path / "a.png"),
+        encoded,
+        bytearray(encoded),
+        Image.fromarray(array),
+        array,
+        array.astype(np.int64),
+        array.astype(np.uint16) * 257,
+        array / 255,
+        (array / 255).astype(np.float32),
+        tensor,
+        tensor.float() / 255,
+        [array],
+        tensor[None],
+        array[None],
+        tmp_path,
+    ):
+        assert (pixels(given) == array).all(), type(given)
+
+
+def test_several_pictures_come_in_order_and_are_named(tmp_path):
+    arrays = draw("cat", 3, side=8)
+    for number, array in enumerate(arrays):
+        Image.fromarray(array).save(tmp_path / f"{number}.png")
+    for given in (arrays, list(arrays), torch.from_numpy(arrays).permute(0, 3, 1, 2), tmp_path):
+        found = pictures(given)
+        assert all((FRAME.pixels(one).transpose(1, 2, 0) == array).all() for one, array in zip(found, arrays, strict=True))
+    assert [one.name for one in pictures(arrays)] == ["picture 1", "picture 2", "picture 3"]
+    assert [one.name for one in pictures(tmp_path)] == [str(tmp_path / f"{number}.png") for number in range(3)]
+    mixed = pictures([arrays[0], tmp_path / "1.png"])
+    assert len(mixed) == 2 and mixed[1].name == str(tmp_path / "1.png")
+
+
+@pytest.mark.parametrize("given", [3, None, np.zeros(5), torch.zeros(8, 8), np.zeros((1, 2, 3, 4, 5))])
+def test_what_is_no_picture_at_all_is_refused(given):
+    with pytest.raises((TypeError, ValueError), match="picture"):
+        pictures(given)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.full((8, 8, 3), 2.0), "from 0 to 1"),
+        (np.full((8, 8, 3), np.nan), "from 0 to 1"),
+        (np.full((8, 8, 3), 300), "from 0 to 255"),
+        (np.zeros((1, 8, 8, 2), np.uint8), "its shape"),
+        (np.zeros((1, 1, 3), np.uint8), "1 × 1 pixels"),
+        (np.zeros((2, 90, 3), np.uint8), "90 × 2 pixels"),
+    ],
+)
+def test_an_array_that_cannot_be_used_is_said_which_and_why(array, said):
+    with pytest.raises(PictureError, match=f"^picture 2 cannot be used as a picture: .*{said}"):
+        for one in pictures([drawing(), array]):
+            FRAME.pixels(one)
+
+
+def saved(image: Image.Image, path: Path, **how: object) -> Path:
+    image.save(path, **how)
+    return path
+
+
+def test_modes_are_turned_into_colours_that_look_the_same(tmp_path):
+    grey = np.full((8, 8), 100, np.uint8)
+    expected = {
+        "grey": (saved(Image.fromarray(grey), tmp_path / "grey.png"), 100),
+        "sixteen bits": (saved(Image.fromarray(grey.astype(np.uint16) * 257), tmp_path / "sixteen.png"), 100),
+        "palette": (saved(Image.fromarray(np.dstack([grey] * 3)).quantize(4), tmp_path / "palette.png"), 100),
+        "transparent": (saved(Image.fromarray(np.dstack([grey] * 3 + [grey * 0])), tmp_path / "clear.png"), 255),
+        "cmyk": (saved(Image.fromarray(np.dstack([grey] * 3)).convert("CMYK"), tmp_path / "cmyk.jpg", quality=100), 100),
+        "bilevel": (saved(Image.fromarray(grey * 0).convert("1"), tmp_path / "bilevel.png"), 0),
+    }
+    for name, (path, level) in expected.items():
+        assert np.abs(pixels(path).astype(int) - level).max() <= 3, name
+
+
+def test_a_photograph_is_turned_upright(tmp_path):
+    array = np.zeros((8, 8, 3), np.uint8)
+    array[:4] = 255  # white above
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90° clockwise
+    path = saved(Image.fromarray(array), tmp_path / "turned.jpg", exif=exif, quality=100)
+    upright = pixels(path)
+    assert upright[:, 4:].min() > 200 and upright[:, :4].max() < 50
+
+
+def test_of_an_animation_the_first_frame_is_taken_and_said(tmp_path):
+    frames = [Image.new("RGB", (8, 8), (level, 0, 0)) for level in (200, 100, 0)]
+    path = saved(frames[0], tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    (picture,) = pictures(path)
+    assert abs(int(FRAME.pixels(picture)[0].mean()) - 200) < 3 and picture.animated
+    (still,) = pictures(saved(frames[0], tmp_path / "still.gif"))
+    assert FRAME.pixels(still) is not None and not still.animated
+
+
+def large(width: int, height: int) -> bytes:
+    """A black picture of many pixels in a small file."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Image.new("1", (width, height)).save(file, format="PNG")
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("size", [(10_001, 10_000), (20_000, 20_000)])
+def test_a_picture_of_more_than_100_megapixels_is_refused_unread(tmp_path, size):
+    (tmp_path / "large.png").write_bytes(large(*size))
+    with pytest.raises(PictureError, match=r"large.png cannot be used .*more than 100 million pixels; make it smaller"):
+        pixels(tmp_path / "large.png")
+
+
+def test_files_that_are_no_pictures_are_named_with_advice(tmp_path):
+    whole = saved(Image.fromarray(draw("cat", 1, side=64)[0]), tmp_path / "whole.jpg").read_bytes()
+    for name, content, said in (
+        ("text.jpg", b"dear all", "it is none of JPEG"),
+        ("truncated.jpg", whole[: len(whole) // 2], "repair it, or remove it"),
+        ("empty.png", b"", "it is none of"),
+        ("zeros.png", b"\x89PNG\r\n\x1a\n" + bytes(100), "remove it"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(PictureError, match=f"{name} cannot be used as a picture: .*{said}"):
+            pixels(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=r"no picture '.*gone.png'"):
+        pictures(tmp_path / "gone.png")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="has no pictures"):
+        pictures(tmp_path / "folder")
+
+
+def test_learning_folders_skips_what_cannot_be_used_and_counts_it(make, tmp_path):
+    folder = tmp_path / "cat"
+    folder.mkdir()
+    for number, array in enumerate(draw("cat", 6)):
+        Image.fromarray(array).save(folder / f"{number}.png")
+    (folder / "text.jpg").write_text("dear all")
+    moving = [Image.fromarray(array) for array in draw("cat", 2, seed=5)]
+    moving[0].save(folder / "moving.gif", save_all=True, append_images=moving[1:])
+    model = make()
+    with pytest.raises(PictureError, match=r"text\.jpg"):
+        model.learn(folder, "cat")
+    assert model.classes == {}
+    learned = model.learn(folder, "cat", on_corrupt="skip")
+    assert learned.added == {"cat": 7} and [Path(path).name for path, _ in learned.skipped] == ["text.jpg"]
+    assert [Path(name).name for name in learned.animated] == ["moving.gif"]
+    with pytest.raises(ValueError, match=r"none of 1 pictures can be learned from.*text\.jpg"):
+        model.learn(folder / "text.jpg", "text", on_corrupt="skip")
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        model.learn([], "nothing")
+
+
+def test_one_bad_picture_does_not_spoil_the_answers_for_the_others(make, tmp_path):
+    model = make("cat", "dog")
+    (tmp_path / "text.jpg").write_text("dear all")
+    shown = [draw("cat", 1)[0], tmp_path / "text.jpg", draw("dog", 1)[0]]
+    found = list(model.predict_each(shown))
+    assert isinstance(found[1], PictureError) and [one.label for one in (found[0], found[2])] == [
+        one.label for one in model.predict([shown[0], shown[2]])
+    ]
+    with pytest.raises(PictureError, match=r"text\.jpg"):
+        model.predict(shown)
+
+
+def test_a_frame_scales_cuts_and_greys(tmp_path):
+    array = np.zeros((40, 80, 3), np.uint8)
+    array[:, 20:60] = 200  # what remains of a wide picture
+    assert pixels(array, Frame(10, 10, 3))[:, 1:-1].min() == 200
+    assert Frame(6, 10, 3).pixels(pictures(array)[0]).shape == (3, 6, 6)
+    assert Frame(10, 10, 1).pixels(pictures(array)[0]).shape == (1, 10, 10)
