@@ -1,0 +1,74 @@
+"""Bind, say where, and serve until Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from amgc.model import Model
+from amgc.serve.app import create_app
+from amgc.serve.settings import Limits, Settings, is_loopback
+
+SHORTEST = 16  # letters of a token
+PATIENCE = 3  # seconds for requests that are being answered when the server is stopped
+CONNECTIONS = 1000
+
+
+def serve(model: Model, host: str, port: int, token: str | None, limits: Limits, said: Callable[[str, str | None], None]) -> None:
+    """Serve the model. `said` is told the address, and the token if one was made."""
+    local = is_loopback(host)
+    if token is not None and len(token) < SHORTEST:
+        raise ValueError(f"the token has {len(token)} letters; take at least {SHORTEST}, or leave it out, and one is made.")
+    made = secrets.token_urlsafe(24) if token is None and not local else None
+    bound = bind(host, port)
+    app = create_app(model, Settings(token or made, local, limits))
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # a client could name any address as its own
+        server_header=False,
+        ws="none",
+        lifespan="on",
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=PATIENCE,
+    )
+    with bound:
+        said(address(host, bound.getsockname()[1]), made)
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 is any that is free."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ValueError(f"there is no address {host!r} ({error.strerror}); --host takes one of this machine.") from error
+    bound = socket.socket(family, kind)
+    try:
+        if os.name == "posix":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port is free again at once
+        bound.bind(where)
+        bound.listen(2048)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        reason = {errno.EADDRINUSE: "another program uses it", errno.EACCES: "this user may not use it"}
+        reason[errno.EADDRNOTAVAIL] = f"{host!r} is no address of this machine"
+        why = reason.get(getattr(error, "errno", None) or 0, str(error))
+        raise ValueError(f"port {port} of {host!r} cannot be had: {why}; choose another with --port or --host.") from error
+    return bound
+
+
+def address(host: str, port: int) -> str:
+    """
+    >>> address("127.0.0.1", 8000), address("::1", 8000), address("0.0.0.0", 80).startswith("http://")
+    ('http://127.0.0.1:8000', 'http://[::1]:8000', True)
+    """
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
