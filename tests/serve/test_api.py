@@ -134,7 +134,10 @@ def test_while_the_folder_cannot_be_read_what_was_known_answers(client, model):
         if client.get("/api/health").json()["status"] == "stale":
             break
         time.sleep(0.05)
-    assert client.get("/api/health").json()["status"] == "stale" and "cannot be read" in client.get("/api/classes").json()["problem"]
+    assert (
+        client.get("/api/health").json()["status"] == "stale"
+        and "cannot be read" in client.get("/api/classes").json()["problem"]
+    )
     assert client.post("/api/predict", files=parts(png("sea", 50))).json()["answers"][0]["answer"] == "sea"
     refused = client.post("/api/forget", json={"label": "sea"})
     assert refused.status_code == 500 and str(model.path) not in refused.text

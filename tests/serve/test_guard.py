@@ -40,13 +40,22 @@ def ask(client: TestClient, path: str, **how):
 # ---- from where ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:9", "[::1]:8000"])
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:9", "[::1]:8000", "[::1]"])
 def test_the_machines_own_names_are_answered_to(model, host):
     assert client(model).get("/api/classes", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "localhost.evil.example", "[::1].evil.example", "10.0.0.1"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "",
+        "localhost.evil.example",
+        "[::1].evil.example",
+        "10.0.0.1",
+    ],
 )
 @pytest.mark.parametrize("path", ["/", "/api/classes", "/api/health", "/openapi.json"])
 def test_a_name_that_was_made_to_point_here_is_not(model, host, path):
@@ -54,7 +63,9 @@ def test_a_name_that_was_made_to_point_here_is_not(model, host, path):
     assert answer.status_code == 403 and list(answer.json()) == ["detail"]
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9000", "http://localhost:8000", "file://", ""])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:9000", "http://localhost:8000", "file://", ""]
+)
 @pytest.mark.parametrize("path", ASKED)
 def test_a_page_of_another_site_is_refused(model, path, origin):
     answer = ask(client(model), path, headers={"Host": "127.0.0.1:8000", "Origin": origin})
@@ -77,17 +88,19 @@ def test_the_page_itself_and_programs_may_ask(model):
 # ---- the token -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("header", [None, "", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", "Bearer é"])
+@pytest.mark.parametrize(
+    "header", [None, "", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", "Bearer é"]
+)
 @pytest.mark.parametrize("path", ASKED)
 def test_without_the_token_nothing_is_told(model, path, header):
     given = {} if header is None else {"Authorization": header.encode("latin-1")}
-    answer = ask(client(model, token=TOKEN, local=False), path, headers=given)
+    answer = ask(client(model, token=TOKEN, names=None), path, headers=given)
     assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
     assert "sea" not in answer.text
 
 
 def test_with_the_token_all_is_as_without_one_and_any_name_will_do(model):
-    asking = client(model, "http://box.example", token=TOKEN, local=False)
+    asking = client(model, "http://box.example", token=TOKEN, names=None)
     asking.headers["Authorization"] = f"Bearer {TOKEN}"
     assert asking.get("/api/classes").status_code == 200
     assert asking.post("/api/predict", files=parts(png("sea", 1))).status_code == 200
@@ -134,12 +147,16 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(model):
     assert answer.status_code == 413 and "1 MB" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/api/predict", "multipart/form-data; boundary=x"), ("/api/forget", "application/json")])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/api/predict", "multipart/form-data; boundary=x"), ("/api/forget", "application/json")]
+)
 def test_a_body_without_a_length_is_counted_while_it_comes(model, path, kind):
     asking = client(model, limits=Limits(upload_mb=1))
     sent = (b" " * 100_000 for _ in range(20))
     assert asking.post(path, content=sent, headers={"Content-Type": kind}).status_code in (400, 413)
-    streamed = (part for part in [b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n', *[b"0" * 100_000] * 20])
+    streamed = (
+        part for part in [b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n', *[b"0" * 100_000] * 20]
+    )
     answer = asking.post(path, content=streamed, headers={"Content-Type": kind})
     assert answer.status_code == 413, answer.text
 

@@ -28,7 +28,13 @@ from amgc.serve.uploads import check_pixels, received
 ABOUT = """Teach a classifier new classes of pictures, ask it, and make it forget. No picture is kept: it is decoded in memory,
 and what is written is statistics of its class. Predictions go on while a lesson is learned; the new model takes the old one's
 place in one step."""
-PAGE = {"": "text/html", "app.js": "text/javascript", "parts.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+PAGE = {
+    "": "text/html",
+    "app.js": "text/javascript",
+    "parts.js": "text/javascript",
+    "style.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
 ALWAYS = (403, 429)  # statuses that the guard gives any request to the API
 
 
@@ -46,9 +52,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         await asyncio.to_thread(teacher.close)
         predicting.shutdown(cancel_futures=True)
 
-    app = FastAPI(
-        title="amgc", version=amgc.__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
-    )
+    app = FastAPI(title="amgc", version=amgc.__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, settings=settings)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)

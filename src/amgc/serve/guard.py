@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from urllib.parse import urlsplit
 
@@ -17,8 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amgc.serve.problems import Problem
 from amgc.serve.rate import Allowance, client_of
-from amgc.serve.settings import LOCAL_NAMES, Settings
+from amgc.serve.settings import Settings
 
+PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
 API, HEALTH = "/api/", "/api/health"
 POLICY = "; ".join(
     [
@@ -83,7 +85,7 @@ class Guard:
     def check(self, scope: Scope) -> None:
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
-        if self.settings.local and _name(host) not in LOCAL_NAMES:
+        if self.settings.names is not None and PORT.sub("", host.lower()) not in self.settings.names:
             raise Problem(403, "This server answers only to the names of its own machine, such as 127.0.0.1 and localhost.")
         if not path.startswith(API) or path == HEALTH:
             return
@@ -128,11 +130,6 @@ class Body:
         self.size = size
 
 
-def _name(host: str) -> str:
-    """A Host header without its port."""
-    return host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0].lower()
-
-
 def _same(origin: str | None, host: str) -> bool:
     """Whether the page that asks is this server's; programs that are no browsers name none."""
     return origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
@@ -141,4 +138,3 @@ def _same(origin: str | None, host: str) -> bool:
 def _authorised(header: str, token: str) -> bool:
     scheme, _, given = header.partition(" ")
     return secrets.compare_digest(given.strip().encode(), token.encode()) and scheme.lower() == "bearer"
-

@@ -12,21 +12,24 @@ import uvicorn
 
 from amgc.model import Model
 from amgc.serve.app import create_app
-from amgc.serve.settings import Limits, Settings, is_loopback
+from amgc.serve.settings import LOCAL_NAMES, Limits, Settings, is_loopback
 
 SHORTEST = 16  # letters of a token
 PATIENCE = 3  # seconds for requests that are being answered when the server is stopped
 CONNECTIONS = 1000
 
 
-def serve(model: Model, host: str, port: int, token: str | None, limits: Limits, said: Callable[[str, str | None], None]) -> None:
+def serve(
+    model: Model, host: str, port: int, token: str | None, limits: Limits, said: Callable[[str, str | None], None]
+) -> None:
     """Serve the model. `said` is told the address, and the token if one was made."""
     local = is_loopback(host)
     if token is not None and len(token) < SHORTEST:
         raise ValueError(f"the token has {len(token)} letters; take at least {SHORTEST}, or leave it out, and one is made.")
     made = secrets.token_urlsafe(24) if token is None and not local else None
     bound = bind(host, port)
-    app = create_app(model, Settings(token or made, local, limits))
+    names = (*LOCAL_NAMES, in_url(host)) if local else None
+    app = create_app(model, Settings(token or made, names, limits))
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -69,6 +72,8 @@ def address(host: str, port: int) -> str:
     >>> address("127.0.0.1", 8000), address("::1", 8000), address("0.0.0.0", 80).startswith("http://")
     ('http://127.0.0.1:8000', 'http://[::1]:8000', True)
     """
-    if host in ("0.0.0.0", "::"):
-        host = socket.gethostname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{in_url(socket.gethostname() if host in ('0.0.0.0', '::') else host)}:{port}"
+
+
+def in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -144,9 +144,7 @@ def _headers(status: int) -> dict[str, Any]:
 def form(limits: Limits, label: bool) -> dict[str, Any]:
     """The description of a multipart request."""
     picture = {"type": "string", "format": "binary", "description": "a JPEG, PNG, WebP, GIF, TIFF, BMP … file"}
-    properties: dict[str, Any] = {
-        "images": {"type": "array", "items": picture, "minItems": 1, "maxItems": limits.images}
-    }
+    properties: dict[str, Any] = {"images": {"type": "array", "items": picture, "minItems": 1, "maxItems": limits.images}}
     if label:
         properties["label"] = {"type": "string", "minLength": 1, "maxLength": LABEL, "pattern": r"\S"}
     schema = {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False}

@@ -35,10 +35,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """`token`: demanded of every request to the API, if there is one. `local`: only names of this machine are answered to."""
+    """`token`: demanded of every request to the API, if there is one. `names`: of hosts that are answered to; None: any."""
 
     token: str | None = None
-    local: bool = True
+    names: tuple[str, ...] | None = LOCAL_NAMES
     limits: Limits = field(default_factory=Limits)
 
 
