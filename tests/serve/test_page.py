@@ -28,13 +28,13 @@ class Tab(browser.Browser):
     """With what a person does to a page."""
 
     def visit(self, url: str, width: int = 1400) -> None:
-        self.call("Page.navigate", url="about:blank")  # also when only what is behind the # differs
-        self.requests, self.complaints, self.loaded = [], [], False
         self.resize(width)
         self.scheme("light")
-        self.call("Page.navigate", url=url)
-        while not self.loaded:
-            self._receive()
+        for place in ("about:blank", url):  # a new start also where only what is behind the # differs
+            self.requests, self.complaints, self.loaded = [], [], False
+            self.call("Page.navigate", url=place)
+            while not self.loaded:
+                self._receive()
 
     def scheme(self, name: str) -> None:
         self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": name}])
