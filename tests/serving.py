@@ -6,12 +6,14 @@ import atexit
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -63,22 +65,36 @@ def _taught() -> Path:
     return model.path
 
 
+@dataclass
+class Server:
+    """One that runs."""
+
+    said: str  # its first line
+    process: subprocess.Popen[str]
+
+    @property
+    def address(self) -> str:
+        return self.said.split()[-1].partition("/#")[0]
+
+
 @contextmanager
-def server(folder: Path, *flags: str, home: Path, **environment: str) -> Iterator[str]:
-    """`amgc serve` at a free port, in the folder `home`; gives what it says first, which ends with its address."""
-    command = [sys.executable, "-m", "amgc", "serve", str(folder), "--port", "0", *flags]
+def server(folder: Path, *flags: str, home: Path, **environment: str) -> Iterator[Server]:
+    """`amgc serve` at a free port, in the folder `home`; it has to end without a complaint when it is told to."""
+    command = [sys.executable, "-W", "error", "-m", "amgc", "serve", str(folder), "--port", "0", *flags]
     variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     process = subprocess.Popen(command, cwd=home, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout and process.stderr
     errors: list[str] = []
-    reader = threading.Thread(target=lambda: errors.extend(process.stderr), daemon=True)  # type: ignore[arg-type]
+    reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
     reader.start()
     try:
         said = process.stdout.readline().strip()
         assert "http://" in said, "".join(errors)
-        yield said
+        yield Server(said, process)
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)
         process.wait(timeout=30)
         reader.join(timeout=5)
-    assert errors == [], "".join(errors)
+        process.stdout.close()
+        process.stderr.close()
+    assert (process.returncode, errors) == (0, ["amgc: stopped.\n"]), "".join(errors)

@@ -130,10 +130,9 @@ def model(tmp_path) -> Path:
 
 @pytest.mark.parametrize("width", [400, 1400])
 def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, width):
-    with server(model, home=tmp_path) as said:
-        assert "knows nothing yet" in said
-        address = said.split()[-1]
-        tab.visit(address, width)
+    with server(model, home=tmp_path) as served:
+        assert "knows nothing yet" in served.said
+        tab.visit(served.address, width)
         tab.until("document.getElementById('known-sum').textContent")
         assert "Nothing yet" in tab.text("known-sum") and "has to learn something" in tab.text("ask-needs")
         keep(tab, tmp_path, f"empty-{width}")
@@ -150,6 +149,8 @@ def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, 
 
         assert tab.ask(drawn["meadow"][13]).startswith("meadow")
         assert tab.evaluate("document.querySelectorAll('#answers > li:first-child .bars li').length") == 3
+        told = tab.ask(drawn["desert"][13])
+        assert told.startswith("None of these") and "fewer than 1 in 100" in told
         assert tab.ask(drawn["sunset"][13]).startswith("sunset")
         tab.files("teach", drawn["desert"][:5])
         tab.click("#teach-name")
@@ -166,5 +167,5 @@ def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, 
         tab.until("document.getElementById('known-said').innerText === 'Forgot “meadow”.'")
         assert "2 classes, learned from 24 pictures" in tab.text("known-sum")
         assert not tab.ask(drawn["meadow"][13]).startswith("meadow")
-        assert all(url.startswith((address, "blob:")) for url in tab.requests)
+        assert all(url.startswith((served.address, "blob:")) for url in tab.requests)
         assert tab.complaints == []
