@@ -77,13 +77,9 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
     )
     async def predict(
         request: Request,
-        top: Annotated[int, Query(ge=1, le=1000, description="classes to name for each picture")] = 5,
-        reject: Annotated[
-            float | None,
-            Query(ge=0, le=1, description="answer `unknown` where the fit is below this; 0.01 is a good choice"),
-        ] = None,
+        how: Annotated[schemas.How, Query()],
     ) -> schemas.Answers:
-        """The likeliest classes of pictures, with probabilities and how well each picture fits. All by one state of the model."""
+        """The likeliest classes of pictures, and how well each picture fits; all by one state of the model."""
         pictures, _ = await received(request, limits)
 
         def answer() -> schemas.Answers:
@@ -92,7 +88,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
                     check_pixels(picture, limits)
                 except PictureError as error:
                     raise Problem(413, str(error)) from error
-            found = model.predict(pictures, top, reject)
+            found = model.predict(pictures, how.top, how.reject)
             return schemas.Answers(answers=[schemas.Answer.model_validate(one.to_json()) for one in found])
 
         try:

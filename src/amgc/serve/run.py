@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import socket
@@ -41,6 +42,7 @@ def serve(
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=PATIENCE,
     )
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what is wrong with a request is told to its sender
     with bound:
         said(address(host, bound.getsockname()[1]), made)
         uvicorn.Server(config).run(sockets=[bound])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from amgc.serve.settings import Limits
-from amgc.serve.uploads import LABEL
+from amgc.serve.uploads import LABEL, NAMED
 
 
 class Exact(BaseModel):
@@ -25,6 +25,15 @@ class Health(Exact):
 
     status: Literal["ok", "stale"]
     amgc: str = Field(description="version")
+
+
+class How(Exact):
+    """What is wanted of a prediction."""
+
+    top: int = Field(5, ge=1, le=1000, description="classes to name for each picture")
+    reject: float | None = Field(
+        None, ge=0, le=1, description="answer `unknown` where the fit is below this; 0.01 is a good choice"
+    )
 
 
 class Share(Exact):
@@ -146,7 +155,7 @@ def form(limits: Limits, label: bool) -> dict[str, Any]:
     picture = {"type": "string", "format": "binary", "description": "a JPEG, PNG, WebP, GIF, TIFF, BMP … file"}
     properties: dict[str, Any] = {"images": {"type": "array", "items": picture, "minItems": 1, "maxItems": limits.images}}
     if label:
-        properties["label"] = {"type": "string", "minLength": 1, "maxLength": LABEL, "pattern": r"\S"}
+        properties["label"] = {"type": "string", "minLength": 1, "maxLength": LABEL, "pattern": NAMED}
     schema = {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False}
     encoding = {"images": {"contentType": "image/*"}}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema, "encoding": encoding}}}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import unicodedata
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Teacher:
 
     def learn(self, pictures: list[Picture], label: str) -> Future[Learned]:
         """A lesson. Pictures that cannot be used are left out."""
-        name = named(label)
+        name = checked_name(label)
 
         def job() -> Learned:
             self.progress = Progress(name, 0, len(pictures))
@@ -71,9 +72,8 @@ class Teacher:
         return self._submit(job)
 
     def forget(self, label: str) -> Future[None]:
-        name = named(label)
-
         def job() -> None:
+            name = unicodedata.normalize("NFC", label)  # as the model has it
             if name not in self.model.classes:
                 raise Problem(404, "The model knows no class of that name.")
             self.model.forget(name)
@@ -136,10 +136,3 @@ class Teacher:
         found = (self.model.path / "manifest.json").stat()
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-
-def named(label: str) -> str:
-    """A class's name as the model has it."""
-    try:
-        return checked_name(label)
-    except ValueError:
-        raise Problem(422, "The name of a class is some text that is not empty.") from None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import AsyncGenerator
 
 from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -17,6 +19,8 @@ from amgc.serve.problems import Problem
 from amgc.serve.settings import Limits
 
 LABEL = 1000  # letters of a class's name
+# At least one that can be seen, and no zero. Spelt out: what \s means differs from language to language.
+NAMED = r"^[^\x00]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028\u2029\u202f\u205f\u3000\ufeff][^\x00]*$"
 NAME = 200  # letters of a file's name that are kept for messages
 
 
@@ -26,6 +30,13 @@ class MemoryParser(MultiPartParser):
     def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], limits: Limits) -> None:
         super().__init__(headers, stream, max_files=limits.images + 1, max_fields=10, max_part_size=10 * LABEL)
         self.spool_max_size = limits.upload_bytes + 1
+
+    def on_headers_finished(self) -> None:
+        """A picture may come without a file name, and is no text for that."""
+        disposition, options = parse_options_header(self._current_part.content_disposition)
+        if options.get(b"name") == b"images" and b"filename" not in options:
+            self._current_part.content_disposition = disposition + b'; name="images"; filename=""'
+        super().on_headers_finished()
 
 
 async def received(request: Request, limits: Limits, fields: tuple[str, ...] = ()) -> tuple[list[Picture], dict[str, str]]:
@@ -44,7 +55,7 @@ async def received(request: Request, limits: Limits, fields: tuple[str, ...] = (
     texts: dict[str, str] = {}
     try:
         for part, value in form.multi_items():
-            if part == "images" and isinstance(value, UploadFile):
+            if isinstance(value, UploadFile) and part == "images":
                 name = (value.filename or f"picture {len(pictures) + 1}")[:NAME]
                 pictures.append(Picture(name, await value.read()))
             elif part in fields and isinstance(value, str) and part not in texts:
@@ -59,8 +70,8 @@ async def received(request: Request, limits: Limits, fields: tuple[str, ...] = (
     if not pictures:
         raise Problem(422, "No picture was sent; send at least one file in a part named images.")
     for name in fields:
-        if not texts.get(name, "").strip() or len(texts[name]) > LABEL:
-            raise Problem(422, f"A text named {name} is needed, of {LABEL} letters at most.")
+        if not re.match(NAMED, texts.get(name, "")) or len(texts[name]) > LABEL:
+            raise Problem(422, f"A text named {name} is needed, of {LABEL} letters at most, and not empty.")
     return pictures, texts
 
 
