@@ -25,7 +25,9 @@ def landscape(kind: str, seed: int, side: int = 160) -> Image.Image:
     if kind in ("sunset", "night"):
         x, radius = rng.uniform(0.2, 0.8) * side, side * rng.uniform(0.06, 0.11)
         y = level - side * 0.08 if kind == "sunset" else side * rng.uniform(0.15, 0.35)
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=(255, 215, 130) if kind == "sunset" else (235, 235, 215))
+        draw.ellipse(
+            (x - radius, y - radius, x + radius, y + radius), fill=(255, 215, 130) if kind == "sunset" else (235, 235, 215)
+        )
     if kind == "night":
         for x, y in rng.uniform(0, [side, level], (60, 2)):
             draw.point((x, y), fill=(255, 255, 240))

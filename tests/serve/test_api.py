@@ -201,6 +201,38 @@ def test_more_lessons_than_the_queue_holds_are_refused_until_there_is_room(tmp_p
         assert statuses == [200, 200] and known(client)["brick"] == 2
 
 
+def test_a_server_that_closes_gives_up_its_lessons(tmp_path, monkeypatch):
+    import threading
+
+    model, begun = taught(tmp_path / "model"), threading.Event()
+
+    def endless(*_: object, progress, **__: object) -> None:
+        while True:
+            progress(1, 2)
+            begun.set()
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Model, "learn", endless)
+    app = create_app(model)
+    answers = []
+    with TestClient(app, base_url=BASE) as client:
+
+        def send() -> None:
+            answers.append(client.post("/api/learn", files=parts(png("brick", 1)), data={"label": "brick"}))
+
+        threads = [threading.Thread(target=send) for _ in range(2)]  # one is being learned, one waits
+        for thread in threads:
+            thread.start()
+        begun.wait(20)
+        while client.get("/api/classes").json()["waiting"] == 0:
+            time.sleep(0.01)
+        app.state.teacher.stop()
+        for thread in threads:
+            thread.join(20)
+        assert client.post("/api/forget", json={"label": "sea"}).status_code == 503
+    assert [one.status_code for one in answers] == [503, 503] and "as it was before" in answers[0].json()["detail"]
+
+
 def test_the_description_names_every_error(client):
     described = client.get("/openapi.json").json()
     paths = described["paths"]

@@ -9,12 +9,11 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import browser
 import pytest
 from landscapes import SKIES, landscape
-from serving import server
+from serving import Server, server
 
 from amgc.model import Model
 
@@ -45,13 +44,12 @@ class Tab(browser.Browser):
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
-    def until(self, expression: str, seconds: float = 60) -> Any:
-        """The expression's value, once it is true."""
+    def until(self, expression: str, seconds: float = 60) -> None:
+        """Wait for the expression to be true."""
         end = time.monotonic() + seconds
-        while not (found := self.evaluate(expression)):
+        while not self.evaluate(f"!!({expression})"):
             assert time.monotonic() < end, f"{expression} never came: {self.evaluate('document.body.innerText')}"
             time.sleep(0.05)
-        return found
 
     def text(self, place: str) -> str:
         return str(self.evaluate(f"document.getElementById('{place}').innerText"))
@@ -142,7 +140,9 @@ def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, 
         tab.teach("meadow", drawn["meadow"][:12])
         told = tab.teach("night sky", drawn["night"][:12])
         assert "None of them was kept." in told
-        assert tab.text("ask-needs") == "" and "3 classes, learned from 36 pictures. None of them was kept." in tab.text("known-sum")
+        assert tab.text("ask-needs") == "" and "3 classes, learned from 36 pictures. None of them was kept." in tab.text(
+            "known-sum"
+        )
         assert tab.evaluate("[...document.querySelectorAll('#known-names option')].map(one => one.value)") == [
             *("sunset", "meadow", "night sky")
         ]
@@ -169,3 +169,135 @@ def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, 
         assert not tab.ask(drawn["meadow"][13]).startswith("meadow")
         assert all(url.startswith((served.address, "blob:")) for url in tab.requests)
         assert tab.complaints == []
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[Server]:
+    """One that knows two classes, for all tests below; none of them changes that."""
+    home = tmp_path_factory.mktemp("page")
+    model = Model.create(home / "model", filters=32)
+    model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in ("meadow", "night")})
+    with server(model.path, home=home) as served:
+        yield served
+
+
+@pytest.fixture
+def page(tab, served) -> Tab:
+    tab.visit(served.address, 700)
+    tab.until("document.querySelectorAll('#classes li').length === 2")
+    return tab
+
+
+GIVEN = "const given = new DataTransfer(); given.items.add(new File([bytes], 'seen.jpg', {type: 'image/jpeg'}))"
+WAYS = {
+    "dropped": "place.dispatchEvent(new DragEvent('drop', {dataTransfer: given, bubbles: true, cancelable: true}))",
+    "pasted": "document.body.dispatchEvent(new ClipboardEvent('paste', {clipboardData: given, bubbles: true}))",
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_a_picture_is_dropped_or_pasted(page, drawn, way):
+    content = list(drawn["night"][9].read_bytes())
+    script = (
+        f"const bytes = new Uint8Array({content}); {GIVEN}; const place = document.querySelector('#ask .zone'); {WAYS[way]}"
+    )
+    page.evaluate(f"{{ {script} }}")
+    page.until("document.querySelector('#answers > li')")
+    assert page.evaluate("document.querySelector('#answers h3').innerText") == "night"
+    page.click("#teach-title")  # what is pasted goes to the part that was used last
+    page.evaluate(f"{{ {script.replace('#ask', '#teach')} }}")
+    page.until("document.querySelectorAll('#teach-thumbs li').length === 1")
+    assert page.complaints == []
+
+
+def test_the_camera_takes_pictures_and_is_let_go(page):
+    page.click("#teach [data-camera]")
+    for count in (1, 2):
+        page.until("!document.getElementById('camera-take').disabled")
+        page.click("#camera-take")
+        page.until(f"document.querySelectorAll('#teach-thumbs li').length === {count}")
+    page.evaluate("window.used = document.getElementById('camera-view').srcObject.getTracks()[0]; 0")
+    page.press("Escape")
+    page.until("!document.getElementById('camera').open")
+    assert page.evaluate("window.used.readyState") == "ended"
+    page.click("#ask [data-camera]")
+    page.until("!document.getElementById('camera-take').disabled")
+    page.click("#camera-take")
+    page.until("document.querySelector('#answers > li')")
+    assert not page.evaluate("document.getElementById('camera').open")
+    page.evaluate("navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('', 'NotFoundError')); 0")
+    page.click("#ask [data-camera]")
+    page.until("document.getElementById('camera-said').innerText === 'No camera was found.'")
+    assert page.complaints == []
+
+
+def test_what_is_wrong_is_said_in_plain_words(page, tmp_path):
+    page.click("#teach-go")
+    assert page.text("teach-said") == "Add at least one picture first."
+    text = tmp_path / "notes.jpg"
+    text.write_text("no picture at all")
+    page.files("teach", [text])
+    page.until("document.querySelector('#teach-thumbs .no-view')")
+    page.click("#teach-go")
+    assert page.text("teach-said") == "Give it a name first."
+    assert page.evaluate("document.activeElement.id") == "teach-name"
+    page.type("notes")
+    page.press("Enter")
+    page.until("document.getElementById('teach-said').innerText.includes('notes.jpg cannot be used as a picture')")
+    page.until("document.querySelectorAll('#teach-thumbs li').length === 1")  # can be tried again, or left out
+    assert page.evaluate("document.getElementById('teach-name').value") == "notes"
+    page.files("ask", [text])
+    page.until("document.getElementById('ask-said').innerText.includes('notes.jpg cannot be used as a picture')")
+
+
+def test_it_goes_on_answering_while_it_learns(page, served, drawn, tmp_path):
+    model = Model.open(served.process.args[6])
+    with model._folder.lock():  # another process holds the folder: the lesson waits
+        page.files("teach", drawn["desert"][:6])
+        page.click("#teach-name")
+        page.type("desert")
+        page.press("Enter")
+        page.until("document.getElementById('teach-doing').innerText.includes('Learning “desert”: 6 of 6 pictures.')")
+        assert "It goes on answering meanwhile." in page.text("teach-doing")
+        assert page.ask(drawn["meadow"][9]).startswith("meadow")
+        keep(page, tmp_path, "learning")
+    page.until("document.getElementById('teach-said').innerText.includes('Learned “desert” from 6 pictures')")
+    assert page.evaluate("document.getElementById('teach-progress').hidden") and "3 classes" in page.text("known-sum")
+    model.forget("desert")  # by another process than the server
+    page.until("document.querySelectorAll('#classes li').length === 2")
+    assert page.complaints == []
+
+
+def test_everything_can_be_reached_and_has_a_name(page):
+    page.call("Accessibility.enable")
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "textbox", "combobox", "link", "list", "region", "status", "progressbar", "heading", "image"}
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+    assert {name for role, name in named if role == "heading"} >= {"Teach it what you see", "Teach", "Ask", "What it knows"}
+    assert [role for role, name in named if role in roles - {"status", "list"} and not name.strip()] == []
+    assert ("button", "Forget meadow") in named
+    assert len([role for role, _ in named if role == "status"]) >= 3
+    page.evaluate("document.body.focus(); 0")
+    reached = []
+    for _ in range(12):
+        page.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.innerText"))
+    wanted = ["teach-files", "Camera", "teach-name", "teach-go", "ask-files", "Camera", "Forget", "Forget"]
+    assert [one for one in reached if one in wanted][: len(wanted)] == wanted
+
+
+def test_the_token_is_entered_on_the_page_or_comes_with_the_link(tab, model, tmp_path):
+    with server(model, "--host", "0.0.0.0", home=tmp_path) as served:
+        address = f"http://127.0.0.1:{served.address.rpartition(':')[2]}"
+        token = served.said.rpartition("#token=")[2]
+        tab.visit(address)
+        for given in ("wrong", token):
+            tab.until("document.getElementById('token').open")
+            tab.type(given)
+            tab.press("Enter")
+        tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")
+        assert not tab.evaluate("document.getElementById('token').open")
+        tab.evaluate("sessionStorage.clear()")
+        tab.visit(f"{address}/#token={token}")
+        tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")
+        assert tab.evaluate("location.href") == f"{address}/" and tab.complaints == []

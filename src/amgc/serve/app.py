@@ -22,7 +22,7 @@ from amgc.serve.guard import Guard
 from amgc.serve.problems import Problem, told
 from amgc.serve.schemas import errors, form
 from amgc.serve.settings import Settings
-from amgc.serve.teacher import Stopped, Teacher
+from amgc.serve.teacher import Teacher
 from amgc.serve.uploads import check_pixels, received
 
 ABOUT = """Teach a classifier new classes of pictures, ask it, and make it forget. No picture is kept: it is decoded in memory,
@@ -53,6 +53,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         predicting.shutdown(cancel_futures=True)
 
     app = FastAPI(title="amgc", version=amgc.__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.teacher = teacher
     app.add_middleware(Guard, settings=settings)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
@@ -168,8 +169,6 @@ async def _changed(change: Any) -> Any:
     """What a change of the model gives, when it is done."""
     try:
         return await asyncio.wrap_future(change)
-    except Stopped as error:
-        raise Problem(503, "The server is closing; the model is as it was before.", 10) from error
     except Exception as error:
         raise told(error) from error
 

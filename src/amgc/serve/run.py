@@ -8,12 +8,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
 from amgc.model import Model
 from amgc.serve.app import create_app
 from amgc.serve.settings import LOCAL_NAMES, Limits, Settings, is_loopback
+from amgc.serve.teacher import Teacher
 
 SHORTEST = 16  # letters of a token
 PATIENCE = 3  # seconds for requests that are being answered when the server is stopped
@@ -45,11 +47,25 @@ def serve(
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what is wrong with a request is told to its sender
     with bound:
         said(address(host, bound.getsockname()[1]), made)
-        uvicorn.Server(config).run(sockets=[bound])
+        Server(config, app.state.teacher).run(sockets=[bound])
+
+
+class Server(uvicorn.Server):
+    """One that gives up a lesson when it is stopped, and does not wait for its end."""
+
+    def __init__(self, config: uvicorn.Config, teacher: Teacher) -> None:
+        super().__init__(config)
+        self.teacher = teacher
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.teacher.stop()
+        super().handle_exit(sig, frame)
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 is any that is free."""
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"port {port} does not exist; choose one from 1 to 65535, or 0 for any that is free.")
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -60,11 +76,11 @@ def bind(host: str, port: int) -> socket.socket:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port is free again at once
         bound.bind(where)
         bound.listen(2048)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         bound.close()
         reason = {errno.EADDRINUSE: "another program uses it", errno.EACCES: "this user may not use it"}
         reason[errno.EADDRNOTAVAIL] = f"{host!r} is no address of this machine"
-        why = reason.get(getattr(error, "errno", None) or 0, str(error))
+        why = reason.get(error.errno or 0, str(error))
         raise ValueError(f"port {port} of {host!r} cannot be had: {why}; choose another with --port or --host.") from error
     return bound
 

@@ -23,8 +23,11 @@ LOOK = 0.5  # seconds between looks at the folder
 T = TypeVar("T")
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the server is closing
+class Stopped(Problem):
     """The server is closing."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "The server is closing; the model is as it was before.", 10)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Progress:
 
 
 class Teacher:
-    """Changes one after another. Start it with `start`, end it with `close`, which gives up a lesson that is not done."""
+    """Changes one after another, from `start` to `close`; `stop` gives up a lesson that is not done, and those that wait."""
 
     def __init__(self, model: Model, waiting: int) -> None:
         self.model = model
@@ -52,8 +55,11 @@ class Teacher:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._closing.set()
+
+    def close(self) -> None:
+        self.stop()
         self._thread.join(timeout=30)
 
     @property
@@ -87,6 +93,8 @@ class Teacher:
             if not future.set_running_or_notify_cancel():
                 return  # who asked has gone before it began
             try:
+                if self._closing.is_set():
+                    raise Stopped
                 found = job()
                 self.about = self.model.info()
             except Exception as error:
@@ -94,6 +102,8 @@ class Teacher:
             else:
                 future.set_result(found)
 
+        if self._closing.is_set():
+            raise Stopped
         try:
             self._jobs.put_nowait(run)
         except queue.Full:
@@ -117,6 +127,8 @@ class Teacher:
                 job()
             finally:
                 self.progress = None
+        while not self._jobs.empty():
+            self._jobs.get()()
 
     def _look(self) -> None:
         """Take over what another process has written. While that is impossible, what was known goes on answering."""
@@ -135,4 +147,3 @@ class Teacher:
         """Changes whenever the manifest is replaced."""
         found = (self.model.path / "manifest.json").stat()
         return found.st_ino, found.st_mtime_ns, found.st_size
-

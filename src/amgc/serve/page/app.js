@@ -159,13 +159,13 @@ async function learn(event) {
     return true;
   });
   lessons -= 1;
-  await look();
   if (!done) {
     chosen = [...files.slice(sent), ...chosen]; // what was not learned can be tried again
     showChosen();
     if (!name.value) name.value = label;
-    return;
   }
+  await look();
+  if (!done) return;
   const left = skipped.map(({ source, reason }) => ` ${source} could not be used: ${reason}.`).slice(0, 3).join("");
   const more = skipped.length > 3 ? ` And ${skipped.length - 3} more could not be used.` : "";
   say(place, `Learned “${label}” from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s. None of them was kept.${left}${more}`);
