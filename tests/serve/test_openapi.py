@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from serving import png, server, taught
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 schemathesis = pytest.importorskip("schemathesis")
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
 PICTURES = [png("sea", 1), png("grass", 2), png("brick", 3)]
 OPERATIONS = [("get", "/api/health"), ("get", "/api/classes"), ("post", "/api/predict"), ("post", "/api/learn")]

@@ -57,9 +57,8 @@ class Tab(browser.Browser):
     def click(self, selector: str) -> None:
         """With the mouse, at the middle of an element that can be seen."""
         self.evaluate(f"document.querySelector('{selector}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        x, y = self.evaluate(
-            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])(document.querySelector('{selector}').getBoundingClientRect())"
-        )
+        box = f"document.querySelector('{selector}').getBoundingClientRect()"
+        x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({box})")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

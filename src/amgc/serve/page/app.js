@@ -4,7 +4,7 @@ import { $, Refused, api, count, make, portions, takeToken, thumbnail, zones } f
 
 const SHOWN = 12; // answers
 const UNFIT = 0.01; // share of a class's own pictures below which another is none of it
-const FEW = 3; // pictures that a class needs before it can be said how well others fit
+const FEW = 6; // pictures below which a class does not know how its others lie: with 3 to 5, one in six new ones was taken for none
 const percent = (share) => (share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`);
 
 let known = null; // what the server said of the model last
@@ -212,7 +212,7 @@ function inWords({ answer, fit, classes }) {
   const own = known?.classes.find(({ label }) => label === answer);
   if (fit === null) return { title: answer, fit: "How well it fits is not known with this model." };
   if (own?.pictures < FEW) {
-    return { title: answer, fit: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; ${FEW} are the least.` };
+    return { title: answer, fit: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; teach it ${FEW} or more.` };
   }
   if (fit < UNFIT) {
     const text = `The nearest is “${classes[0].label}”, but fewer than 1 in 100 of its own pictures are this far off.`;
