@@ -26,7 +26,9 @@ def told(error: Exception) -> Problem:
     """What went wrong with the model; what is about this machine is told without its paths, and in full in the log."""
     if isinstance(error, Problem):
         return error
-    if isinstance(error, PictureError) or isinstance(error.__cause__, PictureError):
+    if isinstance(error, PictureError):
+        return Problem(422, str(error))  # begins with the picture's name
+    if isinstance(error.__cause__, PictureError):
         return Problem(422, sentence(str(error)))
     if isinstance(error, ModelError):
         return Problem(409, sentence(str(error)))
