@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from amgc.report.plot import COLOURS, GREY, whole_file
+from amgc.report.plot import COLOURS, GREY
 from amgc.report.table import percent, printable
+from amgc.report.writing import whole_file
 
 NAMED = 40  # classes that have their names at the axes
 
