@@ -218,7 +218,7 @@ def test_the_camera_takes_pictures_and_is_let_go(page):
     page.evaluate("window.used = document.getElementById('camera-view').srcObject.getTracks()[0]; 0")
     page.press("Escape")
     page.until("!document.getElementById('camera').open")
-    assert page.evaluate("window.used.readyState") == "ended"
+    page.until("window.used.readyState === 'ended'")
     page.click("#ask [data-camera]")
     page.until("!document.getElementById('camera-take').disabled")
     page.click("#camera-take")
