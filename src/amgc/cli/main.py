@@ -25,6 +25,7 @@ COMMANDS = {
     "info": "own pictures: what a model knows, what it keeps and what not",
     "evaluate": "own pictures: accuracy, confusion and calibration of a model",
     "model": "own pictures: a model from a finished run",
+    "serve": "own pictures: a page to teach a model in, and an HTTP interface",
     "list": "methods, data sets, feature extractors and presets, by name",
 }
 

@@ -82,7 +82,9 @@ def take(state: State, given: Mapping[str, Sequence[Picture]], progress: Progres
             progress(done, len(pictures))
     if not kept:
         first = lesson.skipped[0] if lesson.skipped else None
-        raise ModelError(f"none of {len(pictures)} pictures can be learned from" + (f"; the first: {first}" if first else "."))
+        raise ModelError(
+            f"none of {len(pictures)} pictures can be learned from" + (f"; the first: {first}" if first else ".")
+        ) from first
     lesson.rows = {label: torch.cat(parts) for label, parts in kept.items()}
     return lesson
 

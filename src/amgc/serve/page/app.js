@@ -1,0 +1,253 @@
+// The page: teach, ask, what it knows.
+
+import { $, Refused, api, count, make, portions, takeToken, thumbnail, zones } from "/parts.js";
+
+const SHOWN = 12; // answers
+const UNFIT = 0.01; // share of a class's own pictures below which another is none of it
+const FEW = 6; // pictures below which a class does not know how its others lie: with 3 to 5, one in six new ones was taken for none
+const percent = (share) => (share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`);
+
+let known = null; // what the server said of the model last
+let chosen = []; // pictures to learn from
+let lessons = 0; // that this page has sent and that are not done
+
+/** Say something in a live region, as news or as a problem. */
+function say(place, text, bad = false) {
+  place.textContent = text;
+  place.classList.toggle("bad", bad);
+}
+
+/** Do something, and say in `place` why if it cannot be done. */
+async function attempt(place, action) {
+  try {
+    return await action();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    say(place, error.message, true);
+    return null;
+  }
+}
+
+// ---- what it knows ------------------------------------------------------------------------------------------------------
+
+async function look() {
+  try {
+    show(await api("classes"));
+    trouble(known.problem);
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    trouble(error.message);
+  }
+}
+
+function trouble(text) {
+  if ($("trouble").textContent !== (text ?? "")) $("trouble").textContent = text ?? "";
+  $("trouble").hidden = !text;
+}
+
+function show(now) {
+  const changed = JSON.stringify(known?.classes) !== JSON.stringify(now.classes);
+  known = now;
+  progress();
+  if (!changed) return;
+  const names = now.classes.map(({ label }) => label);
+  const all = now.classes.reduce((sum, { pictures }) => sum + (pictures ?? 0), 0);
+  $("known-sum").textContent = names.length
+    ? `${count(names.length, "class", "classes")}${all ? `, learned from ${count(all, "picture")}. None of them was kept.` : "."}`
+    : "Nothing yet. Show it a few pictures of one thing under Teach, name it, and press Learn.";
+  $("ask-needs").textContent = [
+    "It has to learn something before it can answer.",
+    `It knows one class only, so it has no choice yet. Teach it a second one.`,
+  ][names.length] ?? "";
+  $("classes").replaceChildren(...now.classes.map(row));
+  $("known-names").replaceChildren(...names.map((value) => make("option", { value })));
+  $("not-kept").replaceChildren(...now.not_kept.map((textContent) => make("li", { textContent })));
+  $("kept").replaceChildren(...now.kept.map((textContent) => make("li", { textContent })));
+  $("keeps").hidden = !names.length;
+  for (const element of $("teach-form").elements) element.disabled = !now.changeable;
+  if (!now.changeable) say($("teach-said"), "This model cannot learn more: it was made without statistics of its classes.");
+}
+
+function row({ label, pictures }) {
+  const forget = make("button", { type: "button", className: "quiet", textContent: "Forget" });
+  forget.setAttribute("aria-label", `Forget ${label}`);
+  forget.addEventListener("click", () => askToForget(label));
+  return make(
+    "li", {},
+    make("span", { className: "name", textContent: label, title: label }),
+    make("span", { className: "soft", textContent: pictures ? count(pictures, "picture") : "" }),
+    forget,
+  );
+}
+
+function askToForget(label) {
+  const dialog = $("forget");
+  $("forget-title").textContent = `Forget “${label}”?`;
+  dialog.returnValue = "no";
+  dialog.addEventListener("close", async () => {
+    if (dialog.returnValue !== "yes") return;
+    const place = $("known-said");
+    say(place, `Forgetting “${label}” …`);
+    const done = await attempt(place, () => api("forget", { json: { label }, waiting: (text) => say(place, text) }));
+    await look();
+    if (done) say(place, `Forgot “${label}”.`);
+    $("known-title").tabIndex = -1; // the button that had the focus is gone
+    $("known-title").focus();
+  }, { once: true });
+  dialog.showModal();
+}
+
+// ---- teach --------------------------------------------------------------------------------------------------------------
+
+function choose(files) {
+  chosen.push(...files);
+  say($("teach-said"), "");
+  showChosen();
+}
+
+function showChosen() {
+  const list = $("teach-thumbs");
+  list.hidden = !chosen.length;
+  const views = new Map([...list.children].map((item) => [item.file, item]));
+  list.replaceChildren(...chosen.map((file) => views.get(file) ?? view(file)));
+  $("teach-go").textContent = chosen.length ? `Learn from ${count(chosen.length, "picture")}` : "Learn";
+}
+
+function view(file) {
+  const remove = make("button", { type: "button", textContent: "×" });
+  remove.setAttribute("aria-label", `Leave out ${file.name}`);
+  const item = make("li", { file, title: file.name }, thumbnail(file, file.name), remove);
+  remove.addEventListener("click", () => {
+    const next = (item.nextElementSibling ?? item.previousElementSibling)?.querySelector("button") ?? $("teach-files");
+    chosen = chosen.filter((other) => other !== file);
+    showChosen();
+    next.focus();
+  });
+  return item;
+}
+
+async function learn(event) {
+  event.preventDefault();
+  const place = $("teach-said"), name = $("teach-name"), label = name.value.trim();
+  if (!chosen.length) return say(place, "Add at least one picture first.", true);
+  if (!label) {
+    say(place, "Give it a name first.", true);
+    return name.focus();
+  }
+  const files = chosen;
+  const parts = known && (await attempt(place, async () => portions(files, known.limits)));
+  if (!parts) return;
+  chosen = [];
+  showChosen();
+  name.value = "";
+  say(place, "");
+  lessons += 1;
+  progress();
+  let pictures = 0, seconds = 0, sent = 0;
+  const skipped = [];
+  const done = await attempt(place, async () => {
+    for (const part of parts) {
+      const body = new FormData();
+      body.append("label", label);
+      for (const file of part) body.append("images", file, file.name);
+      const lesson = await api("learn", { body, waiting: (text) => say(place, text) });
+      pictures += lesson.pictures;
+      seconds += lesson.seconds;
+      skipped.push(...lesson.skipped);
+      sent += part.length;
+    }
+    return true;
+  });
+  lessons -= 1;
+  if (!done) {
+    chosen = [...files.slice(sent), ...chosen]; // what was not learned can be tried again
+    showChosen();
+    if (!name.value) name.value = label;
+  }
+  await look();
+  if (!done) return;
+  const left = skipped.map(({ source, reason }) => ` ${source} could not be used: ${reason}.`).slice(0, 3).join("");
+  const more = skipped.length > 3 ? ` And ${skipped.length - 3} more could not be used.` : "";
+  say(place, `Learned “${label}” from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s. None of them was kept.${left}${more}`);
+}
+
+/** What is being learned, by this page or another. */
+function progress() {
+  const now = known?.learning, bar = $("teach-bar");
+  const busy = Boolean(now) || lessons > 0;
+  if (busy) {
+    if (now?.total && now.done < now.total) Object.assign(bar, { max: now.total, value: now.done });
+    else bar.removeAttribute("value"); // on its way, or being solved: it moves, and does not say how far
+    const doing = now ? `Learning “${now.label}”: ${now.done} of ${count(now.total, "picture")}.` : "Sending the pictures …";
+    const waiting = known?.waiting ? ` ${count(known.waiting, "more lesson")} waiting.` : "";
+    $("teach-doing").textContent = `${doing}${waiting}${known?.classes.length ? " It goes on answering meanwhile." : ""}`;
+  }
+  $("teach-progress").hidden = !busy;
+}
+
+// ---- ask ----------------------------------------------------------------------------------------------------------------
+
+async function ask(files) {
+  const place = $("ask-said");
+  for (const file of files) {
+    say(place, `Looking at ${file.name} …`);
+    const found = await attempt(place, async () => {
+      if (known) portions([file], known.limits);
+      const body = new FormData();
+      body.append("images", file, file.name);
+      return api("predict?top=5", { body, waiting: (text) => say(place, text) });
+    });
+    if (!found) return;
+    const [answer] = found.answers;
+    const words = inWords(answer);
+    $("answers").prepend(card(file, answer, words));
+    while ($("answers").children.length > SHOWN) $("answers").lastElementChild.remove();
+    say(place, "");
+    place.append(make("span", { className: "unseen", textContent: `${file.name}: ${words.title}. ${words.fit}` }));
+  }
+}
+
+/** What the numbers mean. */
+function inWords({ answer, fit, classes }) {
+  const own = known?.classes.find(({ label }) => label === answer);
+  if (fit === null) return { title: answer, fit: "How well it fits is not known with this model." };
+  if (own?.pictures < FEW) {
+    return { title: answer, fit: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; teach it ${FEW} or more.` };
+  }
+  if (fit < UNFIT) {
+    const text = `The nearest is “${classes[0].label}”, but fewer than 1 in 100 of its own pictures are this far off.`;
+    return { title: "None of these", fit: text, none: true };
+  }
+  return { title: answer, fit: `It fits: ${percent(fit)} of the pictures of “${answer}” are less typical of it.` };
+}
+
+function card(file, answer, words) {
+  const bars = answer.classes.map(({ label, probability }) => {
+    const fill = make("span");
+    fill.style.inlineSize = `${100 * probability}%`;
+    const track = make("span", { className: "track", ariaHidden: "true" }, fill);
+    const name = make("span", { className: "name", textContent: label, title: label });
+    return make("li", {}, name, make("span", { className: "share", textContent: percent(probability) }), track);
+  });
+  const text = make(
+    "div", {},
+    make("h3", { textContent: words.title }),
+    make("ol", { className: "bars" }, ...bars),
+    make("p", { className: "soft", textContent: words.fit }),
+  );
+  return make("li", { className: words.none ? "none" : "" }, thumbnail(file, file.name), text);
+}
+
+// ---- start --------------------------------------------------------------------------------------------------------------
+
+takeToken();
+zones({ teach: choose, ask });
+$("teach-form").addEventListener("submit", learn);
+
+/** Look at the model again and again: often while it learns, now and then otherwise, never while nobody looks. */
+async function keepLooking() {
+  if (!document.hidden) await look();
+  setTimeout(keepLooking, known?.learning || lessons ? 400 : 4000);
+}
+keepLooking();
+document.addEventListener("visibilitychange", () => document.hidden || look());

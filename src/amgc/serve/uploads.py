@@ -1,0 +1,94 @@
+"""Pictures out of a request, in memory only: the parser's own way is to write those above 1 MB to temporary files."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import AsyncGenerator
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from amgc.data.decode import formats
+from amgc.model import PictureError
+from amgc.model.pictures import Picture
+from amgc.serve.problems import Problem
+from amgc.serve.settings import Limits
+
+LABEL = 1000  # letters of a class's name
+# At least one that can be seen, and no zero. Spelt out: what \s means differs from language to language.
+NAMED = r"^[^\x00]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028\u2029\u202f\u205f\u3000\ufeff][^\x00]*$"
+NAME = 200  # letters of a file's name that are kept for messages
+
+
+class MemoryParser(MultiPartParser):
+    """Writes nothing to the disk: what would do so is longer than any body that gets here."""
+
+    def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], limits: Limits) -> None:
+        super().__init__(headers, stream, max_files=limits.images + 1, max_fields=10, max_part_size=10 * LABEL)
+        self.spool_max_size = limits.upload_bytes + 1
+
+    def on_headers_finished(self) -> None:
+        """A picture may come without a file name, and is no text for that."""
+        disposition, options = parse_options_header(self._current_part.content_disposition)
+        if options.get(b"name") == b"images" and b"filename" not in options:
+            self._current_part.content_disposition = disposition + b'; name="images"; filename=""'
+        super().on_headers_finished()
+
+
+async def received(request: Request, limits: Limits, fields: tuple[str, ...] = ()) -> tuple[list[Picture], dict[str, str]]:
+    """The files that were sent as `images`, and the texts that were sent as `fields`; nothing else may be there."""
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise Problem(415, "Send pictures as multipart/form-data, in parts named images.")
+    try:
+        form = await MemoryParser(request.headers, request.stream(), limits).parse()
+    except MultiPartException as error:
+        if "Too many files" in error.message:
+            raise _too_many(limits) from error
+        raise Problem(400, f"The request cannot be read: {error.message}") from error
+    except FormParserError as error:
+        raise Problem(400, "The request cannot be read: it is not valid multipart/form-data.") from error
+    pictures: list[Picture] = []
+    texts: dict[str, str] = {}
+    try:
+        for part, value in form.multi_items():
+            if isinstance(value, UploadFile) and part == "images":
+                name = (value.filename or f"picture {len(pictures) + 1}")[:NAME]
+                pictures.append(Picture(name, await value.read()))
+            elif part in fields and isinstance(value, str) and part not in texts:
+                texts[part] = value
+            else:
+                wanted = " and ".join(["files named images", *(f"one text named {name}" for name in fields)])
+                raise Problem(422, f"The request has a part that does not belong there; it takes {wanted}.")
+    finally:
+        await form.close()
+    if len(pictures) > limits.images:
+        raise _too_many(limits)
+    if not pictures:
+        raise Problem(422, "No picture was sent; send at least one file in a part named images.")
+    for name in fields:
+        if not re.match(NAMED, texts.get(name, "")) or len(texts[name]) > LABEL:
+            raise Problem(422, f"A text named {name} is needed, of {LABEL} letters at most, and not empty.")
+    return pictures, texts
+
+
+def _too_many(limits: Limits) -> Problem:
+    return Problem(413, f"{limits.images} pictures can be sent at a time; send the others after these.")
+
+
+def check_pixels(picture: Picture, limits: Limits) -> None:
+    """Raise an error if the picture says of itself that it is too large. It is not decoded for that."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(picture.source), formats=formats()) as opened:
+            pixels = opened.width * opened.height
+    except Image.DecompressionBombError:
+        pixels = limits.pixels + 1
+    except Exception:  # no picture, or a damaged one: the model says what is wrong with it
+        return
+    if pixels > limits.pixels:
+        raise PictureError(picture.name, f"it has more than {limits.megapixels} million pixels; make it smaller first")

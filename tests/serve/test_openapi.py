@@ -1,0 +1,52 @@
+"""Whatever its own OpenAPI description allows or forbids, the server answers as the description says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from serving import png, server, taught
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+schemathesis = pytest.importorskip("schemathesis")
+
+PICTURES = [png("sea", 1), png("grass", 2), png("brick", 3)]
+OPERATIONS = [("get", "/api/health"), ("get", "/api/classes"), ("post", "/api/predict"), ("post", "/api/learn")]
+OPERATIONS += [("post", "/api/forget")]
+schemathesis.openapi.media_type("image/*", st.sampled_from(PICTURES))
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    home = tmp_path_factory.mktemp("openapi")
+    with server(taught(home / "model").path, "--rate", "1000000", home=home) as served:
+        yield schemathesis.openapi.from_url(f"{served.address}/openapi.json")
+
+
+VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+TRIED = [(VALID, *one) for one in OPERATIONS]
+TRIED += [(INVALID, *one) for one in OPERATIONS if one[0] == "post"]  # of the others nothing can be wrong
+
+
+@pytest.mark.parametrize(("mode", "method", "path"), TRIED, ids=lambda part: getattr(part, "value", str(part).split("/")[-1]))
+def test_the_server_is_as_it_describes_itself(described, method, path, mode):
+    statuses = set()
+
+    @settings(max_examples=25, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=described[path][method].as_strategy(generation_mode=mode))
+    def check(case):
+        if mode is INVALID and path == "/api/learn":
+            assume(not isinstance(case.body, dict) or isinstance(case.body.get("label", ""), str))  # a 7 is sent as "7"
+        statuses.add(case.call_and_validate(timeout=60).status_code)
+
+    check()
+    if mode is INVALID:
+        assert statuses - {200}
+    elif path != "/api/forget":  # names that were made up are not known
+        assert 200 in statuses
+
+
+def test_every_operation_is_among_them(described):
+    assert {operation.ok().label for operation in described.get_all_operations()} == {
+        f"{method.upper()} {path}" for method, path in OPERATIONS
+    }

@@ -1,0 +1,302 @@
+"""The page in a browser: teach, ask, forget; narrow and wide, light and dark; nothing complained about.
+
+`AMGC_SCREENSHOTS=FOLDER pytest tests/serve/test_page.py` keeps the pictures; docs/serve.png is taken-1400-light.png.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+import pytest
+from landscapes import SKIES, landscape
+from serving import Server, server
+
+from amgc.model import Model
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+CHROMIUM = browser.find_chromium()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found; AMGC_CHROMIUM names one")
+CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a green picture with a clock
+
+
+class Tab(browser.Browser):
+    """With what a person does to a page."""
+
+    def visit(self, url: str, width: int = 1400) -> None:
+        self.resize(width)
+        self.scheme("light")
+        for place in ("about:blank", url):  # a new start also where only what is behind the # differs
+            self.requests, self.complaints, self.loaded = [], [], False
+            self.call("Page.navigate", url=place)
+            while not self.loaded:
+                self._receive()
+
+    def scheme(self, name: str) -> None:
+        self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def press(self, key: str, text: str = "") -> None:
+        code = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}[key]
+        text = {"Enter": "\r", " ": " "}.get(key, "")
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
+
+    def until(self, expression: str, seconds: float = 60) -> None:
+        """Wait for the expression to be true."""
+        end = time.monotonic() + seconds
+        while not self.evaluate(f"!!({expression})"):
+            assert time.monotonic() < end, f"{expression} never came: {self.evaluate('document.body.innerText')}"
+            time.sleep(0.05)
+
+    def text(self, place: str) -> str:
+        return str(self.evaluate(f"document.getElementById('{place}').innerText"))
+
+    def click(self, selector: str) -> None:
+        """With the mouse, at the middle of an element that can be seen."""
+        self.evaluate(f"document.querySelector('{selector}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = f"document.querySelector('{selector}').getBoundingClientRect()"
+        x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({box})")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    def files(self, place: str, paths: list[Path]) -> None:
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=f"#{place}-files")["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in paths])
+
+    def teach(self, label: str, paths: list[Path]) -> str:
+        self.files("teach", paths)
+        self.until(f"document.querySelectorAll('#teach-thumbs li').length === {len(paths)}")
+        self.click("#teach-name")
+        self.type(label)
+        self.click("#teach-go")
+        self.until(f"document.getElementById('teach-said').innerText.includes('Learned “{label}”')")
+        return self.text("teach-said")
+
+    def ask(self, path: Path) -> str:
+        before = self.evaluate("document.querySelectorAll('#answers > li').length")
+        self.files("ask", [path])
+        self.until(f"document.querySelectorAll('#answers > li').length > {before}")
+        return str(self.evaluate("document.querySelector('#answers > li').innerText"))
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    assert CHROMIUM
+    browser.FLAGS += CAMERA
+    tab = Tab(CHROMIUM)
+    yield tab
+    tab.close()
+    for flag in CAMERA:
+        browser.FLAGS.remove(flag)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> dict[str, list[Path]]:
+    folder = tmp_path_factory.mktemp("drawn")
+    found: dict[str, list[Path]] = {kind: [] for kind in SKIES}
+    for kind, paths in found.items():
+        for seed in range(14):
+            paths.append(folder / f"{kind}-{seed + 1}.jpg")
+            landscape(kind, seed).save(paths[-1], quality=90)
+    return found
+
+
+def keep(tab: Tab, tmp_path: Path, name: str) -> None:
+    """Screenshots by day and by night, and that nothing sticks out of the window."""
+    folder = Path(os.environ.get("AMGC_SCREENSHOTS") or tmp_path)
+    for scheme in ("dark", "light"):
+        tab.scheme(scheme)
+        time.sleep(0.5)  # what moves comes to rest
+        tab.screenshot(folder / f"{name}-{scheme}.png")
+        assert (folder / f"{name}-{scheme}.png").stat().st_size > 10_000
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name}: wider than the window"
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    """Knows nothing yet; small, so that it learns at once."""
+    return Model.create(tmp_path / "model", filters=32).path
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, width):
+    with server(model, home=tmp_path) as served:
+        assert "knows nothing yet" in served.said
+        tab.visit(served.address, width)
+        tab.until("document.getElementById('known-sum').textContent")
+        assert "Nothing yet" in tab.text("known-sum") and "has to learn something" in tab.text("ask-needs")
+        keep(tab, tmp_path, f"empty-{width}")
+
+        assert "from 12 pictures" in tab.teach("sunset", drawn["sunset"][:12])
+        assert "one class only" in tab.text("ask-needs")
+        tab.teach("meadow", drawn["meadow"][:12])
+        told = tab.teach("night sky", drawn["night"][:12])
+        assert "None of them was kept." in told
+        assert tab.text("ask-needs") == "" and "3 classes, learned from 36 pictures. None of them was kept." in tab.text(
+            "known-sum"
+        )
+        assert tab.evaluate("[...document.querySelectorAll('#known-names option')].map(one => one.value)") == [
+            *("sunset", "meadow", "night sky")
+        ]
+
+        assert tab.ask(drawn["meadow"][13]).startswith("meadow")
+        assert tab.evaluate("document.querySelectorAll('#answers > li:first-child .bars li').length") == 3
+        told = tab.ask(drawn["desert"][13])
+        assert told.startswith("None of these") and "fewer than 1 in 100" in told
+        assert tab.ask(drawn["sunset"][13]).startswith("sunset")
+        tab.files("teach", drawn["desert"][:5])
+        tab.click("#teach-name")
+        tab.type("desert")
+        keep(tab, tmp_path, f"taken-{width}")
+
+        tab.click("#classes li:nth-child(2) button")
+        assert tab.text("forget-title") == "Forget “meadow”?"
+        keep(tab, tmp_path, f"forget-{width}")
+        tab.press("Enter")  # the focus is on what does no harm
+        assert not tab.evaluate("document.getElementById('forget').open") and "3 classes" in tab.text("known-sum")
+        tab.click("#classes li:nth-child(2) button")
+        tab.click("#forget-yes")
+        tab.until("document.getElementById('known-said').innerText === 'Forgot “meadow”.'")
+        assert "2 classes, learned from 24 pictures" in tab.text("known-sum")
+        assert not tab.ask(drawn["meadow"][13]).startswith("meadow")
+        assert all(url.startswith((served.address, "blob:")) for url in tab.requests)
+        assert tab.complaints == []
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[Server]:
+    """One that knows two classes, for all tests below; none of them changes that."""
+    home = tmp_path_factory.mktemp("page")
+    model = Model.create(home / "model", filters=32)
+    model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in ("meadow", "night")})
+    with server(model.path, home=home) as served:
+        yield served
+
+
+@pytest.fixture
+def page(tab, served) -> Tab:
+    tab.visit(served.address, 700)
+    tab.until("document.querySelectorAll('#classes li').length === 2")
+    return tab
+
+
+GIVEN = "const given = new DataTransfer(); given.items.add(new File([bytes], 'seen.jpg', {type: 'image/jpeg'}))"
+WAYS = {
+    "dropped": "place.dispatchEvent(new DragEvent('drop', {dataTransfer: given, bubbles: true, cancelable: true}))",
+    "pasted": "document.body.dispatchEvent(new ClipboardEvent('paste', {clipboardData: given, bubbles: true}))",
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_a_picture_is_dropped_or_pasted(page, drawn, way):
+    content = list(drawn["night"][9].read_bytes())
+    script = (
+        f"const bytes = new Uint8Array({content}); {GIVEN}; const place = document.querySelector('#ask .zone'); {WAYS[way]}"
+    )
+    page.evaluate(f"{{ {script} }}")
+    page.until("document.querySelector('#answers > li')")
+    assert page.evaluate("document.querySelector('#answers h3').innerText") == "night"
+    page.click("#teach-title")  # what is pasted goes to the part that was used last
+    page.evaluate(f"{{ {script.replace('#ask', '#teach')} }}")
+    page.until("document.querySelectorAll('#teach-thumbs li').length === 1")
+    assert page.complaints == []
+
+
+def test_the_camera_takes_pictures_and_is_let_go(page):
+    page.click("#teach [data-camera]")
+    for count in (1, 2):
+        page.until("!document.getElementById('camera-take').disabled")
+        page.click("#camera-take")
+        page.until(f"document.querySelectorAll('#teach-thumbs li').length === {count}")
+    page.evaluate("window.used = document.getElementById('camera-view').srcObject.getTracks()[0]; 0")
+    page.press("Escape")
+    page.until("!document.getElementById('camera').open")
+    page.until("window.used.readyState === 'ended'")
+    page.click("#ask [data-camera]")
+    page.until("!document.getElementById('camera-take').disabled")
+    page.click("#camera-take")
+    page.until("document.querySelector('#answers > li')")
+    assert not page.evaluate("document.getElementById('camera').open")
+    page.evaluate("navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('', 'NotFoundError')); 0")
+    page.click("#ask [data-camera]")
+    page.until("document.getElementById('camera-said').innerText === 'No camera was found.'")
+    assert page.complaints == []
+
+
+def test_what_is_wrong_is_said_in_plain_words(page, tmp_path):
+    page.click("#teach-go")
+    assert page.text("teach-said") == "Add at least one picture first."
+    text = tmp_path / "notes.jpg"
+    text.write_text("no picture at all")
+    page.files("teach", [text])
+    page.until("document.querySelector('#teach-thumbs .no-view')")
+    page.click("#teach-go")
+    assert page.text("teach-said") == "Give it a name first."
+    assert page.evaluate("document.activeElement.id") == "teach-name"
+    page.type("notes")
+    page.press("Enter")
+    page.until("document.getElementById('teach-said').innerText.includes('notes.jpg cannot be used as a picture')")
+    page.until("document.querySelectorAll('#teach-thumbs li').length === 1")  # can be tried again, or left out
+    assert page.evaluate("document.getElementById('teach-name').value") == "notes"
+    page.files("ask", [text])
+    page.until("document.getElementById('ask-said').innerText.includes('notes.jpg cannot be used as a picture')")
+
+
+def test_it_goes_on_answering_while_it_learns(page, served, drawn, tmp_path):
+    model = Model.open(served.process.args[6])
+    with model._folder.lock():  # another process holds the folder: the lesson waits
+        page.files("teach", drawn["desert"][:6])
+        page.click("#teach-name")
+        page.type("desert")
+        page.press("Enter")
+        page.until("document.getElementById('teach-doing').innerText.includes('Learning “desert”: 6 of 6 pictures.')")
+        assert "It goes on answering meanwhile." in page.text("teach-doing")
+        assert page.ask(drawn["meadow"][9]).startswith("meadow")
+        keep(page, tmp_path, "learning")
+    page.until("document.getElementById('teach-said').innerText.includes('Learned “desert” from 6 pictures')")
+    assert page.evaluate("document.getElementById('teach-progress').hidden") and "3 classes" in page.text("known-sum")
+    model.forget("desert")  # by another process than the server
+    page.until("document.querySelectorAll('#classes li').length === 2")
+    assert page.complaints == []
+
+
+def test_everything_can_be_reached_and_has_a_name(page):
+    page.call("Accessibility.enable")
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "textbox", "combobox", "link", "list", "region", "status", "progressbar", "heading", "image"}
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+    assert {name for role, name in named if role == "heading"} >= {"Teach it what you see", "Teach", "Ask", "What it knows"}
+    assert [role for role, name in named if role in roles - {"status", "list"} and not name.strip()] == []
+    assert ("button", "Forget meadow") in named
+    assert len([role for role, _ in named if role == "status"]) >= 3
+    page.evaluate("document.body.focus(); 0")
+    reached = []
+    for _ in range(12):
+        page.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.innerText"))
+    wanted = ["teach-files", "Camera", "teach-name", "teach-go", "ask-files", "Camera", "Forget", "Forget"]
+    assert [one for one in reached if one in wanted][: len(wanted)] == wanted
+
+
+def test_the_token_is_entered_on_the_page_or_comes_with_the_link(tab, model, tmp_path):
+    with server(model, "--host", "0.0.0.0", home=tmp_path) as served:
+        address = f"http://127.0.0.1:{served.address.rpartition(':')[2]}"
+        token = served.said.rpartition("#token=")[2]
+        tab.visit(address)
+        for given in ("wrong", token):
+            tab.until("document.getElementById('token').open")
+            tab.type(given)
+            tab.press("Enter")
+        tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")
+        assert not tab.evaluate("document.getElementById('token').open")
+        tab.evaluate("sessionStorage.clear()")
+        tab.visit(f"{address}/#token={token}")
+        tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")
+        assert tab.evaluate("location.href") == f"{address}/" and tab.complaints == []

@@ -1,0 +1,100 @@
+"""Pictures of three kinds, a model that knows two of them, and a server as its own process."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from amgc.model import Model
+
+KINDS = {"grass": (60, 150, 50), "sea": (40, 90, 170), "brick": (170, 80, 60)}
+BASE = "http://127.0.0.1:8000"
+
+
+def pixels(kind: str, seed: int, side: int = 32) -> np.ndarray:
+    """Noise around a kind's colour, with bars along or across."""
+    rng = np.random.default_rng([seed, *kind.encode()])
+    drawn = rng.normal(0, 18, (side, side, 3)) + np.array(KINDS.get(kind, (128, 128, 128)))
+    wave = 30 * np.sin(np.arange(side) * (0.4 + 0.1 * rng.random()) + 6 * rng.random())
+    drawn += wave[:, None, None] if kind == "sea" else wave[None, :, None]
+    return drawn.clip(0, 255).astype(np.uint8)
+
+
+def encoded(array: np.ndarray, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, kind)
+    return file.getvalue()
+
+
+def png(kind: str, seed: int, side: int = 32) -> bytes:
+    return encoded(pixels(kind, seed, side))
+
+
+def parts(*pictures: bytes) -> list[tuple[str, tuple[str, bytes, str]]]:
+    """As a request sends them."""
+    return [("images", (f"{number}.png", one, "image/png")) for number, one in enumerate(pictures, start=1)]
+
+
+def taught(folder: Path) -> Model:
+    """Knows grass and sea from twelve pictures each; learned once, and copied."""
+    shutil.copytree(_taught(), folder)
+    return Model.open(folder)
+
+
+@cache
+def _taught() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="amgc-serving-"))
+    atexit.register(shutil.rmtree, folder)
+    model = Model.create(folder / "model", filters=8)
+    model.learn_all({kind: [pixels(kind, seed) for seed in range(12)] for kind in ("grass", "sea")})
+    return model.path
+
+
+@dataclass
+class Server:
+    """One that runs."""
+
+    said: str  # its first line
+    process: subprocess.Popen[str]
+
+    @property
+    def address(self) -> str:
+        return self.said.split()[-1].partition("/#")[0]
+
+
+@contextmanager
+def server(folder: Path, *flags: str, home: Path, **environment: str) -> Iterator[Server]:
+    """`amgc serve` at a free port, in the folder `home`; it has to end without a complaint when it is told to."""
+    command = [sys.executable, "-W", "error", "-m", "amgc", "serve", str(folder), "--port", "0", *flags]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    process = subprocess.Popen(command, cwd=home, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout and process.stderr
+    errors: list[str] = []
+    reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
+    reader.start()
+    try:
+        said = process.stdout.readline().strip()
+        assert "http://" in said, "".join(errors)
+        yield Server(said, process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        reader.join(timeout=5)
+        process.stdout.close()
+        process.stderr.close()
+    assert (process.returncode, errors) == (0, ["amgc: stopped.\n"]), "".join(errors)
