@@ -28,6 +28,7 @@ PATCHES, SAMPLED = 200_000, 10_000  # patches for the whitening, at most, and im
 MEASURED = 2_500  # images for the moments: deviations are known to one or two per cent
 PRIOR = 10  # images' worth of average variance that each variance is drawn to: few images know it badly
 BATCH = 256
+EMPTY = 1e-5  # an average below is 0: an empty cell's is one of t, less t, up to 4e-7, which the power would make 3e-5
 # Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (128 filters at the 729 places
 # of a CIFAR image, each twice: 0.7 MB); a GPU wants much work at once.
 CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
@@ -192,7 +193,7 @@ class Patches(Extractor):
         max(a - t, 0) = max(a, t) - t and max(-a - t, 0) = -min(a, -t) - t, and the average of a constant is that constant.
         """
         averaged[:, 1].neg_()
-        averaged.sub_(self.settled.threshold).clamp_min_(0)
+        torch.threshold_(averaged.sub_(self.settled.threshold), EMPTY, 0.0)
         if self.settled.power == 0.5:
             averaged.sqrt_()
         elif self.settled.power != 1:
