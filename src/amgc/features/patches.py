@@ -201,8 +201,8 @@ class Patches(Extractor):
 
         s is the response drawn to 0 by the threshold t, s = max(a - t, 0) - max(-a - t, 0). To average max(a, t) and subtract t
         afterwards leaves rounding errors of t where nothing responds, which the power makes forty times as large as all others.
-        A response is touched by two element-wise passes and by the products that average, nothing else. All pieces are small enough
-        for the cache, and buffers are used again, as fresh memory costs more than what is computed in it.
+        A response is touched by two element-wise passes and by the products that average, nothing else. All pieces are small
+        enough for the cache, and buffers are used again, as fresh memory costs more than what is computed in it.
         """
         (rows, count), channels, threshold = weight.shape, images.shape[1], self.settled.threshold
         high, wide = self._positions(side)
@@ -236,7 +236,7 @@ class Patches(Extractor):
                     rooms = usual if now == block else responses(now)
                     for part, total, (above, response, both) in zip(weights, sums, rooms, strict=True):
                         torch.mm(matrix, part, out=response)
-                        softshrink(response, threshold, out=response)
+                        softshrink(response, threshold, out=response)  # type: ignore[call-arg] # its stub lacks `out`
                         torch.clamp_min(response, 0, out=above)
                         into = total[first : first + now]
                         torch.baddbmm(into, each, both, beta=view, out=into)

@@ -69,9 +69,8 @@ def _head(now: State) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     classifier = now.classifier
     assert classifier is not None
     if isinstance(classifier, AMGCClassifier):
-        sharpness = 1 / classifier.temperature_
-        return np.float64(classifier.coef_) * sharpness, np.float64(classifier.intercept_) * sharpness
-    return np.float64(classifier.weight), np.float64(classifier.bias)
+        return classifier.coef_ / classifier.temperature_, classifier.intercept_ / classifier.temperature_
+    return classifier.weight, classifier.bias
 
 
 def _names(now: State) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def _windows(extractor: Patches, side: int) -> list[NDArray[np.int64]]:
     place = np.arange(channels * height * width).reshape(channels, height, width)
     found = []
     for seen in (place, place[:, :, ::-1]):
-        each = np.lib.stride_tricks.sliding_window_view(seen, (side, side), axis=(1, 2))  # type: ignore[call-overload]
+        each = np.lib.stride_tricks.sliding_window_view(seen, (side, side), axis=(1, 2))
         some = each[:, :: extractor.settled.stride, :: extractor.settled.stride]
         found.append(some.transpose(1, 2, 0, 3, 4).reshape(-1, channels * side**2))
     return found
@@ -80,14 +80,14 @@ def _cells(extractor: Patches, side: int) -> NDArray[np.float32]:
     grid = extractor.settled.grid
     y, x = (np.arange(n) * grid // n for n in ((size - side) // extractor.settled.stride + 1 for size in extractor.size))
     member = np.eye(grid**2)[(y[:, None] * grid + x).ravel()].T
-    return (member / member.sum(1, keepdims=True)).astype(np.float32)
+    return np.asarray(member / member.sum(1, keepdims=True), np.float32)
 
 
 def _area(length: int, fewer: int) -> NDArray[np.float32]:
     """The matrix (fewer, length) of interpolation by area: pixels that a new one touches count alike."""
     new, old = np.arange(fewer)[:, None], np.arange(length)
     touched = (old >= new * length // fewer) & (old < -(-(new + 1) * length // fewer))
-    return (touched / touched.sum(1, keepdims=True)).astype(np.float32)
+    return np.asarray(touched / touched.sum(1, keepdims=True), np.float32)
 
 
 def _network(graph: Graph, images: str, extractor: Extractor) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+Value: TypeAlias = float | np.ndarray | np.generic
 OPSET, IR = 20, 10  # what torch exports; onnxruntime reads them from 1.17, of 2024, on
 
 
@@ -21,7 +22,7 @@ def import_onnx() -> ModuleType:
         raise ImportError(
             f"export needs onnx and onnxruntime, an extra: pip install 'amgc[onnx]'. (What is missing: {error})"
         ) from error
-    return onnx  # type: ignore[no-any-return]
+    return onnx
 
 
 class Graph:
@@ -36,14 +37,14 @@ class Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def add(self, operator: str, *inputs: str | float | np.ndarray, output: str = "", **attributes: Any) -> str:
+    def add(self, operator: str, *inputs: str | Value, output: str = "", **attributes: Any) -> str:
         """A node with one output; returns that output's name."""
         named = [one if isinstance(one, str) else self.constant(one) for one in inputs]
         output = output or f"{operator}_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, named, [output], **attributes))
         return output
 
-    def constant(self, value: float | np.ndarray) -> str:
+    def constant(self, value: Value) -> str:
         name = f"constant_{len(self.constants)}"
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(np.shape(value)), name))
         return name
