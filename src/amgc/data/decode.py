@@ -97,8 +97,8 @@ def to_rgb(image: Image) -> Image:
 def shorter_side(image: Image, size: int) -> Image:
     """Resize(size) and CenterCrop(size) of torchvision, which PyCIL uses: bilinear, the same rounding.
 
-    First across, then down, each in a call of its own: left to itself Pillow 13 chooses the order by cost, older ones do not, and
-    the whole numbers in between make some pixels one brighter or darker. A picture is to be the same everywhere.
+    First across, then down, each in a call of its own: left to itself, Pillow 13 begins with down for some sizes. It rounds to
+    whole numbers in between, so the order makes some pixels one brighter or darker, and `amgc export` has to know it.
     """
     from PIL import Image
 

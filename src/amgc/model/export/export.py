@@ -149,8 +149,9 @@ def _checked(graph: Graph, now: State, written: Path, tried: list[NDArray[np.uin
         named = [_names(now)[number] for number in label]
         if not (np.maximum(off, missed) <= allowed).all() or not apart <= FEATURE_TOLERANCE or list(name) != named:
             raise ModelError(
-                f"the exported model does not answer as the model does (probabilities differ by {off.max():.1g}, {allowed.min():.1g} "
-                f"is allowed; features by {apart:.1g} of the largest, {FEATURE_TOLERANCE:g} is allowed), so nothing was written."
+                f"the exported model does not answer as the model does, so nothing was written: probabilities differ by "
+                f"{off.max():.1g} ({allowed.min():.1g} is allowed), features by {apart:.1g} of the largest "
+                f"({FEATURE_TOLERANCE:g} is allowed)."
             )
         differences.append(float(off.max()))
     return max(differences)
