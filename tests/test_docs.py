@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from amgc.cli.main import COMMANDS
 from amgc.report import find_runs
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +58,7 @@ def commands(page: Path) -> list[list[str]]:
 def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
     """All of them, in one folder. Those on CIFAR-100 only measure their cost, and only where its files are at hand."""
     draw_photos(tmp_path / "photos")
+    draw_photos(tmp_path / "more", ("fox", "owl"), levels=(50, 127))
     for block in blocks(page, "python"):
         if name := re.match(r"# (\w+\.py)\n", block):  # a file, says its first line
             (tmp_path / name[1]).write_text(block)
@@ -69,6 +74,10 @@ def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
         assert done.returncode == 0, f"amgc {' '.join(arguments)}: {done.stdout[-500:]} {done.stderr[-2000:]}"
     if page.name == "README.md":
         check_what_the_picture_shows(tmp_path / "runs/digits")
+    if page.name == "tutorial.md":
+        check_the_exported_model(page, tmp_path)
+        if "serve" in COMMANDS:
+            check_the_served_model(page, tmp_path)
 
 
 def check_what_the_picture_shows(folder: Path) -> None:
@@ -80,12 +89,51 @@ def check_what_the_picture_shows(folder: Path) -> None:
     assert (folder / "accuracy.png").stat().st_size > 10_000
 
 
-def draw_photos(folder: Path) -> None:
-    """What the pages call `photos`: pictures of two kinds, of different sizes."""
+def check_the_exported_model(page: Path, folder: Path) -> None:
+    """The example answers as `amgc predict` does, with numpy, Pillow and onnxruntime alone."""
+    (example,) = blocks(page, "py")
+    assert len([line for line in example.splitlines() if line.strip() and not line.startswith("#")]) <= 12
+    alone = "import sys; sys.modules['amgc'] = sys.modules['torch'] = None\n"  # to import them is an error
+    (folder / "classify.py").write_text(alone + example)
+    photos = [
+        str(path.relative_to(folder)) for kind in ("photos", "more") for path in sorted((folder / kind / "test").rglob("*.png"))
+    ]
+    Image.open(folder / photos[0]).resize((900, 700)).save(folder / "photo.jpg")  # decoded at a fraction of its size
+    photos.append("photo.jpg")
+    printed = run("classify.py", *photos, cwd=folder).splitlines()
+    answers = [json.loads(line) for line in run("-m", "amgc", "predict", "both", *photos, "--json", cwd=folder).splitlines()]
+    assert len(printed) == len(answers) == 17
+    for line, answer in zip(printed, answers, strict=True):
+        source, name, share = line.split()
+        assert (source, name) == (answer["source"], answer["answer"])
+        assert float(share) == pytest.approx(answer["classes"][0]["probability"], abs=1e-4)
+
+
+def check_the_served_model(page: Path, folder: Path) -> None:
+    """The page's own command, at a free port, answers and stops at Ctrl-C."""
+    (block,) = blocks(page, "console")
+    command = shlex.split(block.splitlines()[0].removeprefix("$ amgc "), comments=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "amgc", *command, "--port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        address = next(found[0] for line in server.stdout if (found := re.search(r"http://[\w.:]+", line)))
+        with urllib.request.urlopen(f"{address}/api/health", timeout=60) as answer:
+            assert answer.status == 200
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=60) == 0
+    finally:
+        server.kill()
+        server.wait()
+
+
+def draw_photos(folder: Path, kinds: tuple[str, str] = ("cat", "dog"), levels: tuple[int, int] = (0, 100)) -> None:
+    """What the pages call `photos`, and `more`: pictures of two kinds, of different sizes."""
     drawn = np.random.RandomState(0)
     for number in range(48):
-        kind, size = ("cat", "dog")[number % 2], 40 + number
-        pixels = drawn.randint(0, 128, (size, 60, 3), dtype=np.uint8) + np.uint8(100 * (number % 2))
+        kind, size = kinds[number % 2], 40 + number
+        pixels = drawn.randint(0, 128, (size, 60, 3), dtype=np.uint8) + np.uint8(levels[number % 2])
         path = folder / ("test" if number >= 40 else "train") / kind / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)

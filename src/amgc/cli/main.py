@@ -24,6 +24,7 @@ COMMANDS = {
     "merge": "own pictures: one model from several that were taught at different places",
     "info": "own pictures: what a model knows, what it keeps and what not",
     "evaluate": "own pictures: accuracy, confusion and calibration of a model",
+    "export": "own pictures: a model as one ONNX file, for programs without amgc",
     "model": "own pictures: a model from a finished run",
     "serve": "own pictures: a page to teach a model in, and an HTTP interface",
     "list": "methods, data sets, feature extractors and presets, by name",

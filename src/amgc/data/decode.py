@@ -95,7 +95,11 @@ def to_rgb(image: Image) -> Image:
 
 
 def shorter_side(image: Image, size: int) -> Image:
-    """Resize(size) and CenterCrop(size) of torchvision, which PyCIL uses: bilinear, the same rounding."""
+    """Resize(size) and CenterCrop(size) of torchvision, which PyCIL uses: bilinear, the same rounding.
+
+    First across, then down, each in a call of its own: left to itself, Pillow 13 begins with down for some sizes. It rounds to
+    whole numbers in between, so the order makes some pixels one brighter or darker, and `amgc export` has to know it.
+    """
     from PIL import Image
 
     width, height = image.size
@@ -106,7 +110,8 @@ def shorter_side(image: Image, size: int) -> Image:
     else:
         width, height = max(size, int(size * width / height)), size
     left, top = round((width - size) / 2.0), round((height - size) / 2.0)
-    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    narrow = image.resize((width, image.height), Image.Resampling.BILINEAR)
+    return narrow.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
 
 
 class Files:

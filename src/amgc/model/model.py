@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from amgc.core.statistics import Form
 from amgc.model import extractors, lesson, state
@@ -23,6 +23,9 @@ from amgc.model.lesson import Progress
 from amgc.model.pictures import Picture, PictureError, pictures
 from amgc.model.results import Info, Learned, ModelError, Prediction
 from amgc.model.state import State
+
+if TYPE_CHECKING:
+    from amgc.model.export import Exported
 
 OnCorrupt = Literal["error", "skip"]
 
@@ -230,6 +233,12 @@ class Model:
     def info(self) -> Info:
         """What the model is, and what it keeps."""
         return describe(self.path, self._state)
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
+        """Write the model as one ONNX file, checked with onnxruntime; see `amgc.model.export`. Needs the extra `onnx`."""
+        from amgc.model.export import export_onnx
+
+        return export_onnx(self._state, path)
 
 
 def _settled(now: State, covariance: Form | None) -> State:
