@@ -13,7 +13,7 @@ run: .venv/.ready ## amgc run: handwritten digits, class after class; ARGS="cifa
 	@$(if $(ARGS),,echo && echo "The same without training anything, amgc run fast-digits:" && $(BIN)/amgc run fast-digits --quiet)
 
 test: .venv/.ready ## tests and doctests; ARGS="-k merge" chooses some
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 check: .venv/.ready ## style, format, types, direction of imports
 	@$(BIN)/ruff check .
