@@ -22,7 +22,7 @@ def test_all_methods_on_digits_end_without_a_warning():
     assert done.returncode == 0 and done.stderr == "", done.stderr
     table = done.stdout[done.stdout.rindex("\nmethod ") :]
     rows = dict(re.findall(r"^(\S+) +(\d+\.\d) +\d+\.\d *$", table, re.MULTILINE))
-    assert list(rows) == list(methods())
+    assert list(rows) == [name for name, entry in methods().items() if entry.kind.__module__.startswith("amgc.")]  # not tests'
     runs = find_runs("runs/compare")
     assert len(runs) == len(rows) and all(run.finished for run in runs)
     for run in runs:
