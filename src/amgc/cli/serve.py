@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -63,10 +64,11 @@ def main(arguments: Sequence[str]) -> int:
             print(f"The token is {made} (not shown again). What is sent is not encrypted: docs/serve.md.", flush=True)
         print("Ctrl-C stops.", flush=True)
 
-    try:
+    with suppress(
+        KeyboardInterrupt
+    ):  # uvicorn passes it on when all is closed; started in the background, a shell lets it be ignored
         serve(model, given.host, given.port, given.token or os.environ.get("AMGC_TOKEN") or None, limits, said)
-    except KeyboardInterrupt:  # uvicorn passes it on when all is closed
-        say("stopped.")
+    say("stopped.")
     return 0
 
 
