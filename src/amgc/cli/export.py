@@ -15,7 +15,7 @@ class Export:
     """A model as one file for onnxruntime: RGB pictures of any size go in, as uint8 (n, height, width, 3), and probabilities,
     number and name of the class come out. Resizing and normalising are in the file.
 
-    Before the file is put in its place, its answers are compared with the model's own: to 1e-4 for each
+    Before the file is put in its place, its answers are compared with the model's own: to 1e-5 for each
     unit that the scores are apart (features are float32), else nothing is written.
     Rejecting (`predict --reject`) is not in it. Needs the extra `onnx`.
     """

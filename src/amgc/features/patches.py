@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, softshrink
 
 from amgc.features.extractor import Extractor, ImageSource, Preprocess
 from amgc.features.options import PatchesOptions
@@ -28,7 +28,6 @@ PATCHES, SAMPLED = 200_000, 10_000  # patches for the whitening, at most, and im
 MEASURED = 2_500  # images for the moments: deviations are known to one or two per cent
 PRIOR = 10  # images' worth of average variance that each variance is drawn to: few images know it badly
 BATCH = 256
-EMPTY = 1e-5  # an average below is 0: an empty cell's is one of t, less t, up to 4e-7, which the power would make 3e-5
 # Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (128 filters at the 729 places
 # of a CIFAR image, each twice: 0.7 MB); a GPU wants much work at once.
 CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
@@ -188,12 +187,9 @@ class Patches(Extractor):
                     self._finish(done, centre, deviation)
 
     def _finish(self, averaged: Tensor, centre: Tensor, deviation: Tensor) -> None:
-        """From averages of max(a, t) and of min(a, -t), (n, 2, cells, K), to features.
-
-        max(a - t, 0) = max(a, t) - t and max(-a - t, 0) = -min(a, -t) - t, and the average of a constant is that constant.
-        """
-        averaged[:, 1].neg_()
-        torch.threshold_(averaged.sub_(self.settled.threshold), EMPTY, 0.0)
+        """From averages of max(s, 0) and of s, (n, 2, cells, K), to features: max(-s, 0) = max(s, 0) - s."""
+        averaged[:, 1].neg_().add_(averaged[:, 0])
+        averaged.clamp_min_(0)
         if self.settled.power == 0.5:
             averaged.sqrt_()
         elif self.settled.power != 1:
@@ -201,10 +197,12 @@ class Patches(Extractor):
         averaged.sub_(centre).div_(deviation)
 
     def _pooled(self, images: Tensor, side: int, weight: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
-        """For a few images at a time, their first's number and parts (n, cells, 2, columns): max(a, t) and min(a, -t) averaged.
+        """For a few images at a time, their first's number and parts (n, cells, 2, columns): max(s, 0) and s averaged.
 
-        A response is touched by two comparisons and by the products that average, nothing else. All pieces are small enough
-        for the cache, and buffers are used again, as fresh memory costs more than what is computed in it.
+        s is the response drawn to 0 by the threshold t, s = max(a - t, 0) - max(-a - t, 0). To average max(a, t) and subtract t
+        afterwards leaves rounding errors of t where nothing responds, which the power makes forty times as large as all others.
+        A response is touched by two element-wise passes and by the products that average, nothing else. All pieces are small
+        enough for the cache, and buffers are used again, as fresh memory costs more than what is computed in it.
         """
         (rows, count), channels, threshold = weight.shape, images.shape[1], self.settled.threshold
         high, wide = self._positions(side)
@@ -221,7 +219,7 @@ class Patches(Extractor):
         sums = [room.new_empty(several, cells, 2 * part.shape[1]) for part in weights]
 
         def responses(now: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-            """For `now` images and each part of the filters: those above the threshold, the responses, and both together."""
+            """For `now` images and each part of the filters: room for max(s, 0), for s, and both together."""
             both = [room[: 2 * now * positions * part.shape[1]].view(now, positions, -1) for part in weights]
             return [(*each.flatten(0, 1).chunk(2, dim=1), each) for each in both]  # type: ignore[misc]
 
@@ -238,8 +236,8 @@ class Patches(Extractor):
                     rooms = usual if now == block else responses(now)
                     for part, total, (above, response, both) in zip(weights, sums, rooms, strict=True):
                         torch.mm(matrix, part, out=response)
-                        torch.clamp_min(response, threshold, out=above)
-                        torch.clamp_max(response, -threshold, out=response)
+                        softshrink(response, threshold, out=response)  # type: ignore[call-arg] # its stub lacks `out`
+                        torch.clamp_min(response, 0, out=above)
                         into = total[first : first + now]
                         torch.baddbmm(into, each, both, beta=view, out=into)
             yield start, [torch.unflatten(total[: len(some)], 2, (2, -1)) for total in sums]

@@ -21,10 +21,8 @@ from amgc.model.pictures import Picture
 from amgc.model.results import ModelError
 from amgc.model.state import State
 
-TOLERANCE = 1e-4  # of probabilities, for each unit that the scores are apart; float32 features of patches differ by some 2e-5
-# Of features, beside the largest: probabilities of 0 and 1 hide what is wrong with them. A patch's average that rounding puts
-# on the other side of patches.EMPTY makes a feature of 0 one of EMPTY**power.
-FEATURE_TOLERANCE = 3e-3
+TOLERANCE = 1e-5  # of probabilities, for each unit that the scores are apart: float32 features make scores no more exact
+FEATURE_TOLERANCE = 1e-4  # of features, beside the largest: probabilities of 0 and 1 hide what is wrong with them
 
 
 @dataclass(frozen=True)

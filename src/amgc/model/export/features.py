@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from amgc.features.extractor import Extractor
-from amgc.features.patches import EMPTY, Patches
+from amgc.features.patches import Patches
 from amgc.model.export.graph import OPSET, Graph
 from amgc.model.results import ModelError
 
@@ -25,7 +25,7 @@ def features(graph: Graph, pixels: str, extractor: Extractor) -> str:
 
 
 def _patches(graph: Graph, images: str, extractor: Patches) -> str:
-    """As in `amgc.features.patches`, but for max(a - t, 0) averaged as it is: there max(a, t) is, which is faster on a CPU."""
+    """What `amgc.features.patches` computes, written plainly."""
     if extractor.size != extractor.image_shape[1:]:
         down, across = (_area(*pair) for pair in zip(extractor.image_shape[1:], extractor.size, strict=True))
         images = graph.add("MatMul", graph.add("MatMul", down, images), np.ascontiguousarray(across.T))
@@ -39,7 +39,6 @@ def _patches(graph: Graph, images: str, extractor: Patches) -> str:
             for index in _windows(extractor, side)[: 2 if chosen.mirror else 1]
         ]
         total = views[0] if len(views) == 1 else graph.add("Mul", graph.add("Add", *views), np.float32(0.5))
-        total = graph.add("ThresholdedRelu", total, alpha=EMPTY)
         banks.append(graph.add("Flatten", graph.add("Pow", total, np.float32(chosen.power)), axis=1))
     together = graph.add("Concat", *banks, axis=1)
     return graph.add("Div", graph.add("Sub", together, extractor.centre.numpy()), extractor.deviation.numpy())
