@@ -93,7 +93,7 @@ def main() -> None:
                 "patches": lambda network=network: network(pixels),
                 "convolution": lambda network=network: convolution(network, pixels),
             }
-            times = side_by_side(jobs, rounds=1 if quick else 7)
+            times = side_by_side(jobs, rounds=1 if quick else 21)
             bare = min(seconds for name, seconds in times.items() if name.startswith("products"))
             print(f"{filters} filters, {network.dim} features: ms per image, and times the bare products")
             for name, seconds in times.items():
