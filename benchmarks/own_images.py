@@ -1,11 +1,12 @@
 """Own images: CIFAR-100 as folders of PNG files, 90 classes learned, then 10 more; `amgc.Model` from files to answers.
 
-    python benchmarks/own_images.py --root DATA            # about ten minutes on two cores
+    python benchmarks/own_images.py --root DATA            # about seven minutes on two cores
     python benchmarks/own_images.py --root DATA --only draw
     python benchmarks/own_images.py --quick                # generated pictures, to see that it runs
 
 learn: seconds and pictures a second for learning 90 classes, 10 more, and answering; accuracy; what `reject` rejects, of known
-classes' held-out pictures and of unseen classes', before and after the 10 come. merge: two sites with 50 classes each, merged,
+classes' held-out pictures and of unseen classes', before and after the 10 come. strangers: what it rejects of pictures that are
+of another kind altogether (scikit-learn's written digits, drawn shapes, noise), by a model of all classes. merge: two sites with 50 classes each, merged,
 beside one model that saw all. draw: filters drawn at random (the default, no fragment of a picture) or cut from pictures.
 The PNG files are written to a temporary folder from the official files. Seconds are wall-clock, alone on the machine.
 """
@@ -21,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 from _report import kept
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from amgc.model import Evaluation, Model
 
-PARTS = ("learn", "merge", "draw")
+PARTS = ("learn", "strangers", "merge", "draw")
 REJECT = 0.01
 
 Classes = dict[str, list[str]]
@@ -122,6 +123,49 @@ def learn(folder: Path, data: dict[str, Classes], filters: int, few: int) -> Non
     print(f"  {size_on_disk(model)}; {peak:.2f} GB of memory at most, Python and torch included\n", flush=True)
 
 
+def strangers(folder: Path, data: dict[str, Classes], filters: int, few: int) -> None:
+    print(f"strangers ({filters} filters), a model of {len(data['train'])} classes")
+    model = Model.create(folder / "strangers", filters=filters)
+    model.learn_all(data["train"])
+    known = [file for own in data["test"].values() for file in own]
+    for what, pictures in {"known classes, held out": known, **others()}.items():
+        found = model.predict(pictures, reject=REJECT)
+        rejected = sum(one.rejected for one in found) / len(found)
+        print(f"  {what}: {len(found):,} pictures, rejected at fit {REJECT}: {100 * rejected:.1f} %", flush=True)
+    print()
+
+
+def others() -> dict[str, np.ndarray]:
+    """Pictures of other kinds, 32 × 32 in colour."""
+    from sklearn.datasets import load_digits
+
+    rng = np.random.default_rng(0)
+    digits = (load_digits().images * 15.9).astype(np.uint8)
+    shapes = np.stack([_shape(rng) for _ in range(1000)])
+    return {
+        "written digits": np.stack([np.asarray(Image.fromarray(one).resize((32, 32)).convert("RGB")) for one in digits]),
+        "drawn shapes": shapes,
+        "noise": rng.integers(256, size=(1000, 32, 32, 3), dtype=np.uint8),
+        "one colour": np.broadcast_to(rng.integers(256, size=(1000, 1, 1, 3), dtype=np.uint8), (1000, 32, 32, 3)),
+    }
+
+
+def _shape(rng: np.random.Generator) -> np.ndarray:
+    """A rectangle, ellipse or triangle of one colour on another."""
+    back, front = (tuple(int(value) for value in rng.integers(256, size=3)) for _ in range(2))
+    image = Image.new("RGB", (32, 32), back)
+    left, top, right, bottom = (int(value) for value in (*rng.integers(1, 14, size=2), *rng.integers(18, 31, size=2)))
+    pen = ImageDraw.Draw(image)
+    kind = rng.integers(3)
+    if kind == 0:
+        pen.rectangle((left, top, right, bottom), fill=front)
+    elif kind == 1:
+        pen.ellipse((left, top, right, bottom), fill=front)
+    else:
+        pen.polygon([(left, bottom), (right, bottom), (int(rng.integers(left, right)), top)], fill=front)
+    return np.asarray(image)
+
+
 def merge(folder: Path, data: dict[str, Classes], filters: int, few: int) -> None:
     half = len(data["train"]) // 2
     print(f"merge ({filters} filters): two sites with {half} classes each")
@@ -166,7 +210,7 @@ def main() -> None:
     with kept("own_images"), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = draw_pictures(folder) if given.quick else write_cifar(folder, given.root, given.per_class)
-        jobs = {"learn": learn, "merge": merge, "draw": draw}
+        jobs = {"learn": learn, "strangers": strangers, "merge": merge, "draw": draw}
         for part in given.only:
             jobs[part](folder, data, 8 if given.quick else given.filters, 2 if given.quick else 10)
 

@@ -124,7 +124,7 @@ def test_a_change_that_fails_at_any_write_leaves_the_model_as_it_was_or_changed(
     assert not outcomes[0] and outcomes[-1]
 
 
-@pytest.mark.parametrize("change", ["learn"])
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_process_that_is_killed_at_any_write_leaves_the_model_as_it_was_or_changed(tmp_path, monkeypatch, change):
     model, other = prepared(tmp_path)
     before = answers(model, "cat", "dog")

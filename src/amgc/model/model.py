@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import unicodedata
@@ -86,7 +85,7 @@ class Model:
         if name != "patches":
             extractor = extractors.make(name, chosen, size, seed)
             name = extractor.name
-        made: dict[str, Any] = {"by": "create", "seed": seed, "command": _command(), "covariance": covariance}
+        made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
         about = {"name": name, "options": chosen, "given": os.fspath(features), "dim": None}
         image = {"size": size, "scale": extractors.scale_of(features)}
         return cls.begin(path, _settled(State(Manifest(made, about, image), extractor), covariance))
@@ -173,7 +172,7 @@ class Model:
         joined, *others = [model._state for model in models]
         for other in others:
             joined = lesson.merged(joined, other)
-        made = joined.manifest.made | {"by": "merge", "command": _command()}
+        made = joined.manifest.made | {"by": "merge"}
         return cls.begin(
             path, replace(joined, manifest=replace(joined.manifest, made=made, files={}, generation=0, created=""))
         )
@@ -262,7 +261,3 @@ def checked_name(label: Any) -> str:
     if not label.strip() or "\0" in label:
         raise ValueError(f"the class name {label!r} is empty, or has a zero character in it.")
     return unicodedata.normalize("NFC", label)  # what looks the same is the same, wherever the folder's name comes from
-
-
-def _command() -> list[str]:
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
