@@ -6,9 +6,10 @@
 
 learn: seconds and pictures a second for learning 90 classes, 10 more, and answering; accuracy; what `reject` rejects, of known
 classes' held-out pictures and of unseen classes', before and after the 10 come. strangers: what it rejects of pictures that are
-of another kind altogether (scikit-learn's written digits, drawn shapes, noise), by a model of all classes. merge: two sites with 50 classes each, merged,
-beside one model that saw all. draw: filters drawn at random (the default, no fragment of a picture) or cut from pictures.
-The PNG files are written to a temporary folder from the official files. Seconds are wall-clock, alone on the machine.
+of another kind altogether (scikit-learn's written digits, drawn shapes, noise), by a model of all classes. merge: two sites,
+50 classes each, merged, beside one model that saw all. draw: filters drawn at random (the default, no fragment of a picture) or
+cut from pictures. The PNG files are written to a temporary folder from the official files. Seconds are wall-clock, alone on the
+machine.
 """
 
 from __future__ import annotations

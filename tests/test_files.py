@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -195,6 +198,34 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
     write(path, KIND, {"other": True}, {})
     assert read(path, KIND)[0] == {"other": True} and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_an_os_error_that_names_the_file(tmp_path):
+    """Safetensors has an error of its own, without the number. Here the largest file that a process may write is small."""
+    path = tmp_path / "kept.safetensors"
+    program = f"""
+import errno, resource, signal, torch
+from amgc import files
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+files.write({str(path)!r}, "thing", {{}}, {{"a": torch.zeros(10)}})
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    files.write({str(path)!r}, "thing", {{}}, {{"a": torch.ones(100_000)}})
+except OSError as error:
+    print(errno.errorcode[error.errno], error.filename)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["EFBIG", str(path)]
+    assert not files.read(path, "thing")[1]["a"].any() and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_goes_while_it_is_opened_is_not_found(tmp_path, monkeypatch):
+    path = tmp_path / "gone.safetensors"
+    files.write(path, "thing", {}, {"a": torch.zeros(1)})
+    path.unlink()
+    monkeypatch.setattr(Path, "is_file", lambda self: True)
+    with pytest.raises(FileNotFoundError):
+        files.read(path, "thing")
 
 
 @pytest.mark.parametrize("header", [{"bad": {1, 2}}, {"bad": object()}])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,13 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
     header = plain_json(header)
     text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
     with atomic(path) as temporary:
-        safetensors.torch.save_file(tensors, temporary, metadata={"amgc": text})
+        try:
+            safetensors.torch.save_file(tensors, temporary, metadata={"amgc": text})
+        except SafetensorError as error:  # its only word of a full disk is the system's number, in the text
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(path)) from error
 
 
 @contextmanager
@@ -76,6 +83,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
     try:
+        Path(path).open("rb").close()  # safe_open's own error says neither whether it is gone by now nor that it is forbidden
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get("amgc")
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())} if text else {}

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import documented
 import pytest
 import tiny
-import torch
+from threads import one_thread as one_thread
 
 from amgc.engine.run import run
 from amgc.methods import registry
 from amgc.methods.registry import methods
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    """Tiny sums; and equal bits are promised for equal numbers of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=[*methods(), documented.NAME])

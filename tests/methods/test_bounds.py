@@ -12,8 +12,8 @@ import tiny
 import torch
 from reference import cross_entropy, tensor
 
+from amgc.engine.from_config import Vectors
 from amgc.engine.run import run
-from amgc.engine.session import Vectors
 from amgc.methods.contract import Batch, Hyper, LinearHead, Method, Task
 from amgc.methods.joint import Joint
 from amgc.methods.registry import find, method, methods
@@ -87,6 +87,8 @@ def test_a_head_that_grows_keeps_its_rows_and_draws_the_new_ones_within_pycils_b
 
 
 def test_two_methods_of_one_name_are_refused() -> None:
+    assert "amgc" in methods()
+
     class Other(Method[Hyper]):
         """Another."""
 

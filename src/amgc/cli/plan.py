@@ -77,7 +77,7 @@ class Plan:
 
 def shared(plan: Plan) -> Plan:
     """The plan with task 1 trained once, where all that decides it is the same."""
-    from amgc.engine.session import first_task_key
+    from amgc.engine.from_config import first_task_key
 
     able = {name: config for name, config in plan.configs.items() if find(config.method).kind.common_start}
     giver = next((name for name, config in able.items() if not find(config.method).kind.sees_old_data), None)

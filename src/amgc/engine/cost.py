@@ -20,7 +20,8 @@ from torch import Tensor
 
 from amgc.data import Images
 from amgc.engine.checkpoint import pack
-from amgc.engine.session import Session, Vectors
+from amgc.engine.from_config import Vectors
+from amgc.engine.session import Session
 from amgc.engine.training import Learner, make_optimizer, prepare, total
 from amgc.features.extractor import Extractor
 from amgc.methods.contract import Batch, Method, Phase, Plain, Task

@@ -13,16 +13,15 @@ from torch import Tensor
 
 from amgc import files
 from amgc.core.inputs import listing
-from amgc.data import Augment, Dataset, Images, TaskStream, class_order, load, order_of, split_tasks
+from amgc.data import Augment, Dataset, Images, TaskStream, load
 from amgc.engine import checkpoint
 from amgc.engine.chance import generator, seed_of
 from amgc.engine.config import Config
+from amgc.engine.from_config import first_task_key, identity, make_network, order_and_sizes
 from amgc.engine.processes import Processes
 from amgc.engine.training import Meter
 from amgc.engine.watch import Stopped, TrainingError, Watch
-from amgc.features import build
 from amgc.features.cache import cached_features
-from amgc.features.extractor import Extractor
 from amgc.methods.contract import Features, Method, Plain, Task
 from amgc.methods.registry import find
 
@@ -41,17 +40,6 @@ class Position:
     task: int = 0
     step: int = 0
     begun: bool = False
-
-
-class Vectors(Extractor):
-    """The extractor of a data set that consists of features: it hands them on."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
 
 
 class Again:
@@ -340,46 +328,3 @@ class Session:
         self.meter.count = 1
         self.start_clock()
         return True
-
-
-def order_and_sizes(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The classes in order of arrival, as labels of the data set, and how many come in each task."""
-    if config.classes is not None:
-        order = order_of(config.classes, dataset.class_names)
-    else:
-        order = class_order(len(dataset.class_names), None if config.natural_order else config.seed)
-    tasks = config.tasks
-    if (config.first_classes, config.increment, config.sizes, tasks) == (None, None, None, None):
-        tasks = 1
-    return order, split_tasks(
-        len(order), tasks=tasks, first=config.first_classes, increment=config.increment, sizes=config.sizes
-    )
-
-
-def make_network(config: Config, dataset: Dataset) -> Extractor:
-    """The extractor for the data set's images; for a data set of features the identity."""
-    if dataset.is_features:
-        return Vectors(dataset.train.shape[0])
-    augmented = Augment.of(dataset)
-    shape = (dataset.train.shape[0], augmented.size, augmented.size) if augmented.resized else dataset.train.shape
-    return build(config.features, image_shape=shape, **config.features_options)
-
-
-def identity(config: Config) -> dict[str, Any]:
-    """What decides a run's result: the config without the machine, and without the place where the data lie."""
-    values = {name: value for name, value in config.to_json().items() if name != "machine"}
-    values["data_options"] = {name: value for name, value in config.data_options.items() if name != "root"}
-    plain: dict[str, Any] = files.plain_json(values)
-    return plain
-
-
-def first_task_key(config: Config) -> dict[str, Any]:
-    """What decides the training of task 1."""
-    decides = identity(config)
-    key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
-    first = dict(decides["hyper"]["first"])
-    if not first["epochs"]:
-        first = {"epochs": 0}  # and how it would be trained does not matter
-    elif first["schedule"] != "step":
-        del first["milestones"], first["gamma"]  # nobody looks at them
-    return key | {"first": first, "precision": config.machine.precision}

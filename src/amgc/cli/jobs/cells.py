@@ -12,8 +12,9 @@ from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError
 from amgc.cli.plan import Plan
 from amgc.engine.config import Config
+from amgc.engine.from_config import first_task_key, identity
 from amgc.engine.run import RUN, read_config, write_json
-from amgc.engine.session import FIRST_TASK, first_task_key, identity
+from amgc.engine.session import FIRST_TASK
 from amgc.methods.registry import find
 from amgc.report import RunError, RunRecord, load_run
 from amgc.report.runs import flat
