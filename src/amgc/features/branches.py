@@ -25,6 +25,7 @@ def fold_batchnorm(network: Extractor) -> int:
     """
     pairs = _pairs(network)
     for conv, (name, norm) in pairs.items():
+        place = Folded(conv, norm)
         assert norm.running_mean is not None and norm.running_var is not None
         scale = (norm.running_var.double() + norm.eps).rsqrt()
         if norm.affine:
@@ -37,8 +38,34 @@ def fold_batchnorm(network: Extractor) -> int:
         conv.weight = nn.Parameter((conv.weight.detach().double() * scale[:, None, None, None]).to(conv.weight))
         conv.bias = nn.Parameter(shift.to(conv.weight))
         parent, _, child = name.rpartition(".")
-        setattr(network.get_submodule(parent), child, nn.Identity())
+        setattr(network.get_submodule(parent), child, place)
     return len(pairs)
+
+
+class Folded(nn.Identity):
+    """In the place of a batch norm that was folded into a convolution; knows both, to unfold them."""
+
+    def __init__(self, conv: nn.Conv2d, norm: _BatchNorm) -> None:
+        super().__init__()
+        self.layers = conv, norm  # in a tuple, so that their weights do not count as the network's
+        self.biased = conv.bias is not None
+
+
+def unfold_batchnorm(network: nn.Module) -> None:
+    """The layers that the network had before `fold_batchnorm`, and in evaluation mode what it computes now.
+
+    The convolutions keep their weights; the batch norms add the biases, and do nothing else.
+    """
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, Folded):
+            conv, norm = layer.layers
+            assert conv.bias is not None and norm.running_mean is not None and norm.running_var is not None
+            norm.to(conv.weight).reset_parameters()
+            norm.running_mean.copy_(-conv.bias.detach())  # not the shift, which some batch norms do not have
+            norm.running_var.fill_(1 - norm.eps)
+            conv.bias = nn.Parameter(torch.zeros_like(conv.bias)) if layer.biased else None
+            parent, _, child = name.rpartition(".")
+            setattr(network.get_submodule(parent), child, norm)
 
 
 def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
