@@ -150,6 +150,21 @@ def test_pairs_are_found_by_what_flows_where() -> None:
     assert_close(network(images), expected)
 
 
+class Activated(nn.BatchNorm2d):
+    """A batch norm that does more, as timm's do."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return torch.relu(super().forward(maps))
+
+
+def test_a_batch_norm_that_does_more_stays() -> None:
+    network, images = Odd(), noise((5, 3, 6, 6), 2)
+    network.second_norm = Activated(4)
+    expected = lived(network)(images)
+    assert fold_batchnorm(network) == 1 and isinstance(network.second_norm, Activated)
+    assert_close(network(images), expected)
+
+
 def test_a_network_without_batch_norm_is_left_alone() -> None:
     """It is not even asked for an image's shape."""
     assert fold_batchnorm(nn.Identity()) == 0  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ def fold_batchnorm(network: Extractor) -> int:
     """Fold each batch norm that follows a convolution into it, as in evaluation mode: w γ/σ, and a bias. Returns how many.
 
     Which follows which is seen on one image, not guessed from names. A batch norm with no convolution right before it stays;
-    so does one whose layers are used more than once.
+    so does one whose layers are used more than once, and one that does more than normalise, as some of timm's.
     """
     pairs = _pairs(network)
     for conv, (name, norm) in pairs.items():
@@ -70,7 +70,7 @@ def unfold_batchnorm(network: nn.Module) -> None:
 
 def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
     """Convolutions, and the batch norm (with its name) whose input is their output."""
-    norms = {layer: name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm)}
+    norms = {layer: name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm) and _only_norm(layer)}
     if not norms:
         return {}
     calls: dict[nn.Module, int] = {}
@@ -81,7 +81,7 @@ def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
         calls[layer] = calls.get(layer, 0) + 1
         if isinstance(layer, nn.Conv2d):
             made[id(output)] = layer, output
-        elif isinstance(layer, _BatchNorm) and layer.track_running_stats and id(inputs[0]) in made:
+        elif layer in norms and layer.track_running_stats and id(inputs[0]) in made:
             pairs[made[id(inputs[0])][0]] = norms[layer], layer
 
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | _BatchNorm)]
@@ -93,6 +93,11 @@ def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
         for handle in handles:
             handle.remove()
     return {conv: pair for conv, pair in pairs.items() if calls[conv] == calls[pair[1]] == 1}
+
+
+def _only_norm(layer: _BatchNorm) -> bool:
+    """Not with an activation inside, which would be folded away with it."""
+    return type(layer).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 class BranchedConv2d(nn.Conv2d):
