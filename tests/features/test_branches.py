@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from amgc.features import build
-from amgc.features.branches import BranchedConv2d, add_branches, branched, fold_batchnorm, merge_branches, without_branches
+from amgc.features.branches import (
+    BranchedConv2d,
+    add_branches,
+    branched,
+    fold_batchnorm,
+    merge_branches,
+    unfold_batchnorm,
+    without_branches,
+)
 from amgc.features.extractor import Extractor, freeze_batchnorm
 
 NETWORKS: list[tuple[str, dict[str, Any], int, int]] = [  # batch norms, and 3×3 convolutions but the stem
@@ -56,6 +64,25 @@ def test_a_folded_network_has_no_batch_norm_and_computes_the_same(
     assert network.training and not any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
     assert_close(network(images), expected)
     assert fold_batchnorm(network) == 0
+
+
+@pytest.mark.parametrize(("name", "options"), [*(row[:2] for row in NETWORKS), ("odd", {})])
+@pytest.mark.parametrize("copied", [False, True])
+def test_an_unfolded_network_is_built_as_before_and_computes_what_the_folded_one_did(
+    name: str, options: dict[str, Any], copied: bool
+) -> None:
+    network = lived(Odd() if name == "odd" else build(name, image_shape=(3, 20, 20), **options))
+    images = noise((4, *network.image_shape), 7)
+    built = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    fold_batchnorm(network)
+    network = copy.deepcopy(network) if copied else network
+    for seed, layer in enumerate(network.modules()):
+        if isinstance(layer, nn.Conv2d):  # a folded network may be trained
+            layer.weight.data += 0.1 * layer.weight.std() * noise(layer.weight.shape, seed)
+    expected = network(images)
+    unfold_batchnorm(network)
+    assert {name: tensor.shape for name, tensor in network.state_dict().items()} == built
+    assert_close(network.eval()(images), expected)
 
 
 @pytest.mark.parametrize(("name", "options", "_", "convs"), NETWORKS)
@@ -120,6 +147,21 @@ def test_pairs_are_found_by_what_flows_where() -> None:
     assert fold_batchnorm(network) == 2
     left = {name for name, layer in network.named_modules() if isinstance(layer, nn.BatchNorm2d)}
     assert left == {"input_norm", "twice"}
+    assert_close(network(images), expected)
+
+
+class Activated(nn.BatchNorm2d):
+    """A batch norm that does more, as timm's do."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return torch.relu(super().forward(maps))
+
+
+def test_a_batch_norm_that_does_more_stays() -> None:
+    network, images = Odd(), noise((5, 3, 6, 6), 2)
+    network.second_norm = Activated(4)
+    expected = lived(network)(images)
+    assert fold_batchnorm(network) == 1 and isinstance(network.second_norm, Activated)
     assert_close(network(images), expected)
 
 

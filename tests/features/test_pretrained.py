@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,26 +12,6 @@ import torch
 from amgc.features.extractor import freeze_batchnorm
 from amgc.features.registry import build
 from amgc.features.weights import PLAIN, load_extractor, save_extractor
-
-
-@pytest.fixture(scope="module")
-def timm() -> Iterator[ModuleType]:
-    """timm; beside a torchvision of another build, after declaring the operators it misses (no test calls them)."""
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("the extra timm is not installed")
-    library = torch.library.Library("torchvision", "FRAGMENT")  # the operators live as long as this does
-    try:
-        importlib.import_module("torchvision")
-    except Exception:  # a torchvision of another build raises what it likes
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    try:
-        module = importlib.import_module("timm")
-    except Exception as error:  # a broken torchvision, huggingface_hub or safetensors: nothing that amgc could mend
-        pytest.skip(f"timm does not import: {error!r}")
-    yield module
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

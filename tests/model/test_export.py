@@ -32,6 +32,22 @@ def taught(path, features="patches", **options) -> Model:
     return model
 
 
+@pytest.fixture(autouse=True)
+def same_weights():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def lived(network: torch.nn.Module) -> torch.nn.Module:
+    """Batch norms as if it had been trained."""
+    for layer in network.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.running_mean.normal_(0, 0.3)
+            layer.running_var.uniform_(0.5, 2)
+    return network
+
+
 def blends(size: tuple[int, int], count: int = 3) -> np.ndarray:
     """Pictures (n, h, w, 3) between two classes, so that no probability is 0 or 1 for a wrong reason."""
     chance = np.random.default_rng(sum(size))
@@ -85,14 +101,29 @@ def test_patches_of_larger_pictures_are_reduced_by_area(tmp_path):
 
 @pytest.mark.parametrize("features, options", [("convnet", {"dim": 8}), ("resnet18", {"width": 0.0625})])
 def test_networks_answer_the_same_in_onnxruntime(tmp_path, features, options):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = build(features, image_shape=(1 if features == "convnet" else 3, 24, 24), **options)
-        for layer in network.modules():  # as if it had been trained
-            if isinstance(layer, torch.nn.BatchNorm2d):
-                layer.running_mean.normal_(0, 0.3)
-                layer.running_var.uniform_(0.5, 2)
-        save_extractor(tmp_path / "network.safetensors", network)
+    network = lived(build(features, image_shape=(1 if features == "convnet" else 3, 24, 24), **options))
+    save_extractor(tmp_path / "network.safetensors", network)
+    model = taught(tmp_path, tmp_path / "network.safetensors")
+    model.export_onnx(tmp_path / "model.onnx")
+    check_same(model, tmp_path / "model.onnx")
+
+
+def test_a_network_of_timm_learns_answers_opens_and_answers_the_same_in_onnxruntime(tmp_path, timm):
+    model = taught(tmp_path, "timm:mobilenetv3_small_050", pretrained=False, size=32)
+    opened = Model.open(model.path)
+    images = blends((32, 32))
+    assert opened.classes == model.classes and opened.predict(images, top=4) == model.predict(images, top=4)
+    made = opened.export_onnx(tmp_path / "model.onnx")
+    assert made.difference <= 1e-4
+    check_same(model, tmp_path / "model.onnx")
+
+
+def test_grey_pictures_for_a_colour_network_of_timm_answer_the_same_in_onnxruntime(tmp_path, timm):
+    """Each channel is normalised by its own numbers."""
+    torch.save(lived(timm.create_model("resnet10t")).state_dict(), tmp_path / "published.pth")
+    network = build("timm:resnet10t", image_shape=(1, 32, 32), weights=str(tmp_path / "published.pth"))
+    assert len(network.mean) == 3
+    save_extractor(tmp_path / "network.safetensors", network)
     model = taught(tmp_path, tmp_path / "network.safetensors")
     model.export_onnx(tmp_path / "model.onnx")
     check_same(model, tmp_path / "model.onnx")

@@ -19,7 +19,7 @@ from amgc.engine.config import Config
 from amgc.engine.run import RUN, read_config
 from amgc.engine.session import CHECKPOINT
 from amgc.estimator import AMGCClassifier
-from amgc.features import build
+from amgc.features import blank
 from amgc.methods.contract import Method
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
@@ -45,8 +45,8 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     if tasks < len(about["sizes"]):
         raise ModelError(f"the run in {str(run)!r} has done {tasks} of {len(about['sizes'])} tasks; `amgc resume` it first.")
     shape, mean, std, scale = _images(about, config, run)
-    network = build(config.features, image_shape=shape, **{**config.features_options, "weights": None})
-    plain = set(network.state_dict())
+    network = blank(config.features, image_shape=shape, **config.features_options)
+    built = {name: tensor.shape for name, tensor in network.state_dict().items()}
     method: Method[Any] = find(config.method).kind(config.hyper, network, torch.device("cpu"))
     try:
         method.reshape_network(tasks, False)
@@ -54,7 +54,8 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         method.restore(checkpoint.unpack(header["method"], checkpoint.without("method/", tensors), torch.device("cpu")))
     except files.MISFITS as error:
         raise files.misfit(folder / CHECKPOINT, error) from error
-    if set(network.state_dict()) != plain:
+    method.unshape_network()
+    if {name: tensor.shape for name, tensor in network.state_dict().items()} != built:
         raise ModelError(f"{config.method} changes the network's structure, which a model cannot keep.")
     _check_linear(method, config, len(names))
     network.mean, network.std = mean, std

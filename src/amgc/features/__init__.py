@@ -1,5 +1,5 @@
 """Image -> vector. `build` makes an extractor by name; importing this package does not import torch."""
 
-from amgc.features.registry import build, extractor, names
+from amgc.features.registry import blank, build, extractor, names
 
-__all__ = ["build", "extractor", "names"]
+__all__ = ["blank", "build", "extractor", "names"]

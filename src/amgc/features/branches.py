@@ -21,10 +21,11 @@ def fold_batchnorm(network: Extractor) -> int:
     """Fold each batch norm that follows a convolution into it, as in evaluation mode: w γ/σ, and a bias. Returns how many.
 
     Which follows which is seen on one image, not guessed from names. A batch norm with no convolution right before it stays;
-    so does one whose layers are used more than once.
+    so does one whose layers are used more than once, and one that does more than normalise, as some of timm's.
     """
     pairs = _pairs(network)
     for conv, (name, norm) in pairs.items():
+        place = Folded(conv, norm)
         assert norm.running_mean is not None and norm.running_var is not None
         scale = (norm.running_var.double() + norm.eps).rsqrt()
         if norm.affine:
@@ -37,13 +38,39 @@ def fold_batchnorm(network: Extractor) -> int:
         conv.weight = nn.Parameter((conv.weight.detach().double() * scale[:, None, None, None]).to(conv.weight))
         conv.bias = nn.Parameter(shift.to(conv.weight))
         parent, _, child = name.rpartition(".")
-        setattr(network.get_submodule(parent), child, nn.Identity())
+        setattr(network.get_submodule(parent), child, place)
     return len(pairs)
+
+
+class Folded(nn.Identity):
+    """In the place of a batch norm that was folded into a convolution; knows both, to unfold them."""
+
+    def __init__(self, conv: nn.Conv2d, norm: _BatchNorm) -> None:
+        super().__init__()
+        self.layers = conv, norm  # in a tuple, so that their weights do not count as the network's
+        self.biased = conv.bias is not None
+
+
+def unfold_batchnorm(network: nn.Module) -> None:
+    """The layers that the network had before `fold_batchnorm`, and in evaluation mode what it computes now.
+
+    The convolutions keep their weights; the batch norms add the biases, and do nothing else.
+    """
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, Folded):
+            conv, norm = layer.layers
+            assert conv.bias is not None and norm.running_mean is not None and norm.running_var is not None
+            norm.to(conv.weight).reset_parameters()
+            norm.running_mean.copy_(-conv.bias.detach())  # not the shift, which some batch norms do not have
+            norm.running_var.fill_(1 - norm.eps)
+            conv.bias = nn.Parameter(torch.zeros_like(conv.bias)) if layer.biased else None
+            parent, _, child = name.rpartition(".")
+            setattr(network.get_submodule(parent), child, norm)
 
 
 def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
     """Convolutions, and the batch norm (with its name) whose input is their output."""
-    norms = {layer: name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm)}
+    norms = {layer: name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm) and _only_norm(layer)}
     if not norms:
         return {}
     calls: dict[nn.Module, int] = {}
@@ -54,7 +81,7 @@ def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
         calls[layer] = calls.get(layer, 0) + 1
         if isinstance(layer, nn.Conv2d):
             made[id(output)] = layer, output
-        elif isinstance(layer, _BatchNorm) and layer.track_running_stats and id(inputs[0]) in made:
+        elif layer in norms and layer.track_running_stats and id(inputs[0]) in made:
             pairs[made[id(inputs[0])][0]] = norms[layer], layer
 
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | _BatchNorm)]
@@ -66,6 +93,11 @@ def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
         for handle in handles:
             handle.remove()
     return {conv: pair for conv, pair in pairs.items() if calls[conv] == calls[pair[1]] == 1}
+
+
+def _only_norm(layer: _BatchNorm) -> bool:
+    """Not with an activation inside, which would be folded away with it."""
+    return type(layer).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 class BranchedConv2d(nn.Conv2d):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from amgc.features.options import OPTIONS, Options, make_options
@@ -64,6 +65,23 @@ def build(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor
     >>> build("resnet18", image_shape=(3, 32, 32), width=0.25).dim
     128
     """
+    made = _made(name, image_shape, options)
+    if made.options.weights is not None:
+        from amgc.features.weights import load_weights  # here, because it needs torch
+
+        load_weights(made, made.options.weights)
+    return made
+
+
+def blank(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor:
+    """The extractor that `build` would make, for a caller who has its weights: none are read from a file or fetched."""
+    made = _made(name, image_shape, {**options, "weights": "the caller's"})  # any name: without one, timm fetches its own
+    made.options = replace(made.options, weights=None)
+    return made
+
+
+def _made(name: str, image_shape: Sequence[int], options: dict[str, Any]) -> Extractor:
+    """The extractor, its weights drawn."""
     shape = _checked(image_shape)
     base, _, model = name.partition(":")
     if base not in OPTIONS or (model and base != "timm"):
@@ -75,10 +93,6 @@ def build(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor
         importlib.import_module(f"amgc.features.{module}")
     made = _FACTORIES[base](shape, chosen)
     made.name, made.image_shape, made.options = base, shape, chosen
-    if chosen.weights is not None:
-        from amgc.features.weights import load_weights  # here, because it needs torch
-
-        load_weights(made, chosen.weights)
     return made
 
 

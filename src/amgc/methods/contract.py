@@ -252,6 +252,10 @@ class Method(Generic[H]):
         """Before a checkpoint is loaded, by a method that changes the network's structure: change it as it was changed after
         `ended` tasks, and after the beginning of the next one (then `task`) if it had `begun`."""
 
+    def unshape_network(self) -> None:
+        """After the last task, by such a method, if it can: the layers that the network was built with again, which in
+        evaluation mode give the same features. Only then can a model for own images be made from a run."""
+
     def trainable(self) -> list[torch.Tensor]:
         """What is trained beside the network, at the head's learning rate."""
         return [self.head.weight, self.head.bias]

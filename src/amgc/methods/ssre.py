@@ -62,6 +62,9 @@ class SSRE(Method[SSREHyper]):
         if ended and begun and self.trains_network():
             branches.add_branches(self.network)
 
+    def unshape_network(self) -> None:
+        branches.unfold_batchnorm(self.network)
+
     def trains(self, name: str) -> bool:
         return self.task.is_first or name.endswith(".branch")
 
