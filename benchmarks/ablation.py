@@ -1,7 +1,7 @@
 """AMGC's ablations, learning rates and margins on CIFAR-100 at the budget of the preset cifar100-small: `amgc run`, many times.
 
     python benchmarks/ablation.py --root DATA                # everything; hours on two cores, resumable at any moment
-    python benchmarks/ablation.py --root DATA --only table2  # Table 2 of the paper; or rates, or margins
+    python benchmarks/ablation.py --root DATA --only table2  # Table 2 of the paper; or rates, margins, conditions
     python benchmarks/ablation.py --print                    # the tables of the runs that are there, kept in results/
 
 Each cell is an ordinary run folder under --out; finished ones are reused, interrupted ones go on. Task 1 is trained once for
@@ -29,6 +29,16 @@ MOVING = ("1e-4", "1e-3", "1e-2")
 MARGINS = ("0", "0.1", "0.4", "1")
 BALANCES = ("two_means", "per_class")
 
+# Does more or less training, or another way to keep the new classes' running statistics, change what a margin does?
+CONDITIONS = {
+    "steps0.2": ("--later.epochs", "1"),
+    "steps4": ("--later.epochs", "20"),
+    "reset-task": ("--reset", "task"),
+    "decay0.1": ("--decay", "0.1"),
+}
+MOVING_CONDITIONS = {"reset-task": ("--reset", "task"), "straight": ("--mean-gradient", "straight_through")}
+TABLES = ("table2", "rates", "margins", "conditions")
+
 Cell = tuple[str, str, tuple[str, ...]]  # name, method, flags
 
 
@@ -51,7 +61,17 @@ def cells(only: str, tasks: int) -> list[Cell]:
             margins.append((f"sgd-{balance}-m{margin}", "amgc", ("--later.extractor-lr", "0", *flags)))
             adam = ("--later.optimizer", "adam", "--later.head-lr", "1e-3")
             margins.append((f"adam-{balance}-m{margin}", "amgc", ("--later.extractor-lr", "0", *adam, *flags)))
-    chosen = {"table2": table2, "rates": rates, "margins": margins if tasks == 10 else []}
+    conditions: list[Cell] = []
+    for margin in ("0", "0.4"):
+        for name, ways in CONDITIONS.items():
+            for balance in BALANCES:
+                flags = ("--balance", balance, "--margin", margin, "--later.extractor-lr", "0", *ways)
+                conditions.append((f"{name}-{balance}-m{margin}", "amgc", flags))
+        for name, ways in MOVING_CONDITIONS.items():
+            moved, _, flags = moving("1e-4", "per_class", margin, "0.2")
+            conditions.append((f"{name}-{moved}", "amgc", (*flags, *ways)))
+    once = {"margins": margins, "conditions": conditions}
+    chosen = {"table2": table2, "rates": rates} | {name: found if tasks == 10 else [] for name, found in once.items()}
     return [("finetune", "finetune", ())] * (only != "table2") + chosen[only]
 
 
@@ -101,11 +121,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--root", default=os.environ.get("AMGC_DATA", "data"), help="folder of cifar-100-python")
     arguments.add_argument("--out", type=Path, default=Path("runs/ablation"))
-    arguments.add_argument("--only", choices=("table2", "rates", "margins"))
+    arguments.add_argument("--only", choices=TABLES)
     arguments.add_argument("--tasks", type=int, choices=(10, 20))
     arguments.add_argument("--print", action="store_true", help="only print and keep what is there")
     chosen = arguments.parse_args()
-    tables = [chosen.only] if chosen.only else ["table2", "rates", "margins"]
+    tables = [chosen.only] if chosen.only else TABLES
     counts = [chosen.tasks] if chosen.tasks else [10, 20]
     if not chosen.print:
         with ThreadPoolExecutor(2) as pool:
@@ -114,9 +134,10 @@ def main() -> None:
                 todo = [(cell, tasks) for tasks in counts for cell in cells(only, tasks)[1:]]
                 list(pool.map(lambda job: work(job[0], job[1], chosen.out, chosen.root), todo))
     with kept("ablation"):
-        for only in ["table2", "rates", "margins"]:
+        for only in TABLES:
             for tasks in (10, 20):
-                show(only, tasks, chosen.out)
+                if len(cells(only, tasks)) > 1:
+                    show(only, tasks, chosen.out)
 
 
 if __name__ == "__main__":
