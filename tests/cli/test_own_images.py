@@ -56,6 +56,7 @@ def test_answers_as_json_and_as_csv_say_the_same(taught, capsys):
     assert len(lines) == len(rows) == 24
     for line, row in zip(lines, rows, strict=True):
         assert line["source"] == row["picture"] and line["answer"] == row["answer"] == row["class 1"]
+        assert row["rejected"] == "no" and not line["rejected"]
         assert [float(row["fit"]), float(row["probability 1"])] == [line["fit"], line["classes"][0]["probability"]]
     assert main(["predict", taught, "photos", "--json", "--csv"]) == 2
 
@@ -83,7 +84,7 @@ def test_unreadable_pictures_are_counted_in_learning_and_told_in_predicting(caps
     told = capsys.readouterr().out
     assert (
         "1 picture could not be used:\n  photos/cat/text.jpg: it is none of" in told
-        and "Without pictures: photos/empty" in told
+        and "Left out: photos/empty (no pictures)" in told
     )
     assert main(["predict", "model", "photos/cat"]) == 1
     said = capsys.readouterr()
@@ -93,13 +94,16 @@ def test_unreadable_pictures_are_counted_in_learning_and_told_in_predicting(caps
 def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught, capsys):
     folder("photos", "cat")
     Path("flat").mkdir()
+    folder("split/train", "cat"), folder("split/test", "cat")
     for arguments, said in (
         (["learn", "model"], "name at least one folder"),
         (["learn", "model", "nowhere"], "there is no folder 'nowhere'"),
         (["learn", "model", "flat"], "no sub-folders"),
         (["learn", "model", "photos", "--filters", "9"], "--filters can only be chosen for a new one"),
         (["learn", "other", "photos", "--features", "resnet99"], "no extractor and no file 'resnet99'"),
-        (["predict", "model", "gone.png"], "no picture 'gone.png'"),
+        (["learn", "other", "photos", "--weights", "any.pth"], "patches have no weights"),
+        (["learn", "other", "photos", "--size", "100000"], "size must be from 8 to 2048"),
+        (["learn", "other", "split"], "in 'split' are test and train, which are no classes but have some"),
         (["predict", "nowhere", "photos"], "there is no model in 'nowhere'"),
         (["predict", "model"], "name at least one picture"),
         (["forget", "model", "owl"], "knows no class 'owl'; it knows 'cat', 'dog'"),
@@ -111,6 +115,51 @@ def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught
         assert main(arguments) == 2, arguments
         assert said in capsys.readouterr().err, arguments
     assert not Path("other").exists() and not Path("x").exists()
+
+
+def test_a_first_lesson_that_fails_leaves_nothing_and_can_be_given_again(capsys, monkeypatch):
+    folder("photos", "cat", "dog")
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("amgc.model.lesson.joined", stop)
+        assert main(["learn", "model", "photos", *QUICK]) == 130
+    assert not Path("model").exists()
+    assert main(["learn", "model", "photos", *QUICK]) == 0
+    before = Model.open("model").info().generation
+    with monkeypatch.context() as patch:
+        patch.setattr("amgc.model.lesson.joined", stop)
+        assert main(["learn", "model", folder("more", "owl")]) == 130
+    assert Model.open("model").info().generation == before, "a model that was there stays"
+
+
+def test_what_was_not_learned_is_said(capsys):
+    folder("photos", "cat", "dog")
+    Path("photos/bad").mkdir()
+    Path("photos/bad/text.jpg").write_text("dear all")
+    Image.new("RGB", (16, 16)).save("photos/loose.png")
+    assert main(["learn", "model", "photos", "--features", "convnet"]) == 0
+    told = capsys.readouterr().out
+    assert "none of its pictures could be used: bad" in told and "photos (1 pictures beside the sub-folders)" in told
+    assert "The weights of convnet are random" in told
+
+
+def test_a_missing_picture_is_named_and_the_others_are_answered(taught, capsys):
+    assert main(["predict", taught, "gone.png", "photos/dog/0 0.png"]) == 1
+    said = capsys.readouterr()
+    assert "error: gone.png cannot be used as a picture: there is no such file" in said.err and "photos/dog/0 0.png" in said.out
+
+
+def test_an_evaluation_without_a_known_class_is_valid_json(taught, capsys):
+    assert main(["evaluate", taught, folder("strange", "owl"), "--reject", "0.01", "--json"]) == 0
+
+    def refuse(text: str) -> None:
+        raise ValueError(text)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found["accuracy"] is None and found["calibration_error"] is None and found["rejected"] is None
 
 
 def test_a_class_is_forgotten_and_info_says_what_is_left(taught, capsys):

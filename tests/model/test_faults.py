@@ -152,6 +152,37 @@ def test_a_process_that_is_killed_at_any_write_leaves_the_model_as_it_was_or_cha
     assert outcomes[0] == before and outcomes[-1] == after and len(outcomes) > 12
 
 
+MAKING: dict[str, Callable[[Path, Model, Model], Model]] = {
+    "merged": lambda path, model, other: Model.merged([model, other], path),
+    "network": lambda path, model, other: Model.create(path, "convnet", size=16),
+}
+
+
+@pytest.mark.parametrize("making", MAKING)
+def test_a_process_that_is_killed_while_it_makes_a_model_can_be_followed_by_another(tmp_path, monkeypatch, making):
+    model, other = prepared(tmp_path)
+    make = MAKING[making]
+    for number in range(1, 200):
+        path = tmp_path / f"try {number}"
+
+        def killed() -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with in_child() as child:
+            if child.is_child:
+                with failing(monkeypatch, number, killed):
+                    make(path, model, other)
+        if (path / "manifest.json").exists():
+            Model.open(path)
+        else:
+            make(path, model, other)
+        assert len(named(path)) == (3 if making == "merged" else 2), "no remains"
+        if child.status == 0:
+            break
+        assert os.WTERMSIG(child.status) == signal.SIGKILL
+    assert number > 8
+
+
 class Child:
     is_child = False
     status = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -62,17 +63,17 @@ def test_disjoint_halves_of_sites_that_never_saw_the_others_merge_exactly(tmp_pa
 
 def test_the_same_class_from_two_sites_is_one_class(make, tmp_path):
     one = make("cat", "dog", name="one")
-    other = Model.merged([one], tmp_path / "other")
-    one.learn(draw("cat", 20, seed=7), "cat")
+    other = Model.create(tmp_path / "other", one.path)
+    other.learn_all({"cat": draw("cat", 20, seed=7), "dog": draw("dog", 30, seed=7)})
     merged = Model.merged([one, other], tmp_path / "merged")
-    assert merged.classes == {"cat": 80, "dog": 60}
+    assert merged.classes == {"cat": 50, "dog": 60}
     assert all(0 <= fit <= 1 for _, fit, _ in answers(merged))
 
 
 def test_models_with_different_extractors_are_not_merged(make, tmp_path):
     one, other = make("cat", name="one"), make("dog", name="other")
     before = answers(one)
-    with pytest.raises(ModelError, match=r"different extractors.*copy a model's folder"):
+    with pytest.raises(ModelError, match=r"different extractors.*create the others with it"):
         one.merge(other)
     with pytest.raises(ModelError, match="different extractors"):
         Model.merged([one, other], tmp_path / "merged")
@@ -140,6 +141,15 @@ def test_a_name_is_the_same_however_its_accents_are_written(make):
     assert model.learn(draw("cat", 10, 3), "cafe\u0301").again == ("caf\u00e9",)
 
 
+def test_two_spellings_of_a_name_are_one_class_everywhere(make):
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    model = make("dog")
+    assert model.learn_all({composed: draw("cat", 7), apart: draw("cat", 8, seed=1)}).added == {composed: 15}
+    found = model.evaluate(draw("cat", 5, seed=2), [apart] * 5)
+    assert len(found.correct) == 5 and not found.unseen
+    assert list(model.forget(apart).classes) == ["dog"]
+
+
 def test_predictions_have_the_asked_number_of_classes_with_falling_probabilities(make):
     model = make("cat", "dog", "owl")
     (one,) = model.predict(draw("dog", 1, 4), top=2)
@@ -181,7 +191,7 @@ def test_what_cannot_be_an_extractor_is_refused_before_anything_is_written(tmp_p
     for features, options, text in (
         ("resnet99", {}, "no extractor and no file 'resnet99'"),
         ("patches", {"filter": 3}, "no option 'filter'"),
-        ("patches", {"size": 3}, "at least 8 pixels"),
+        ("patches", {"size": 3}, "from 8 to 2048 pixels"),
         (Model.create(tmp_path / "empty").path, {}, "has no extractor yet"),
     ):
         with pytest.raises((ValueError, TypeError), match=text):
@@ -212,6 +222,30 @@ def test_what_another_process_wrote_is_seen_after_a_refresh(make):
     elsewhere.learn(draw("owl"), "owl")
     assert "owl" not in model.classes and model.refresh() and model.classes == elsewhere.classes
     assert not model.refresh() and answers(model) == answers(elsewhere)
+
+
+def test_another_model_in_the_same_folder_is_noticed(make, tmp_path):
+    """As after a copy was restored: as many changes, other files."""
+    model, other = make("cat", "dog"), make("owl", "fox", name="other")
+    shutil.rmtree(model.path)
+    shutil.copytree(other.path, model.path)
+    assert model.refresh() and list(model.classes) == ["owl", "fox"]
+    shutil.rmtree(model.path)
+    shutil.copytree(make("fox", "dog", name="third").path, model.path)
+    model.learn(draw("bee"), "bee")
+    assert list(Model.open(model.path).classes) == ["fox", "dog", "bee"]
+
+
+def test_a_copy_is_not_merged_with_what_it_was_copied_from(make, tmp_path):
+    model = make("cat", "dog")
+    shutil.copytree(model.path, tmp_path / "copy")
+    copy = Model.open(tmp_path / "copy")
+    copy.learn(draw("owl"), "owl")
+    with pytest.raises(ModelError, match="'cat', 'dog' from the same pictures"):
+        model.merge(copy)
+    for kind in ("cat", "dog"):
+        copy.forget(kind)
+    assert list(model.merge(copy).classes) == ["cat", "dog", "owl"]
 
 
 def test_a_change_builds_on_what_is_in_the_folder_not_on_what_is_in_memory(make):
@@ -255,10 +289,11 @@ def test_info_says_what_is_kept_and_what_not(make):
     assert not any("in part" in line for line in fragments.not_kept)
 
 
-def test_info_names_classes_of_a_single_image(make):
+def test_info_names_classes_of_one_or_two_images(make):
     model = make("cat")
     model.learn(draw("dog", 1), "dog")
-    assert any("one image (such as 'dog')" in line for line in model.info().kept)
+    model.learn(draw("owl", 2), "owl")
+    assert any("2 classes with one or two images (such as 'dog')" in line for line in model.info().kept)
     assert model.predict(draw("dog", 1))[0].fit == 1.0 or model.predict(draw("dog", 1))[0].label == "cat"
 
 

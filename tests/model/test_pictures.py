@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from pathlib import Path
 
@@ -156,8 +157,8 @@ def test_files_that_are_no_pictures_are_named_with_advice(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(PictureError, match=f"{name} cannot be used as a picture: .*{said}"):
             pixels(tmp_path / name)
-    with pytest.raises(FileNotFoundError, match=r"no picture '.*gone.png'"):
-        pictures(tmp_path / "gone.png")
+    with pytest.raises(PictureError, match=r"gone.png cannot be used as a picture: there is no such file"):
+        pixels(tmp_path / "gone.png")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match="has no pictures"):
         pictures(tmp_path / "folder")
@@ -202,3 +203,24 @@ def test_a_frame_scales_cuts_and_greys(tmp_path):
     assert pixels(array, Frame(10, 10, 3))[:, 1:-1].min() == 200
     assert Frame(6, 10, 3).pixels(pictures(array)[0]).shape == (3, 6, 6)
     assert Frame(10, 10, 1).pixels(pictures(array)[0]).shape == (1, 10, 10)
+
+
+@pytest.mark.parametrize("size", [(40_000, 4), (4, 900), (64, 6_401)])
+def test_a_picture_far_longer_than_wide_is_refused_before_it_is_scaled(tmp_path, size):
+    """A few bytes may say that a picture has millions of pixels in a row; scaled to 64 high, it would fill the memory."""
+    Image.new("RGB", size).save(tmp_path / "thin.png")
+    (found,) = Frame(64, 64, 3).each(pictures(str(tmp_path / "thin.png")))
+    assert isinstance(found, PictureError) and "more than 100 times the other" in str(found)
+
+
+def test_entries_of_a_folder_that_cannot_be_read_are_named_and_do_not_stop_the_others(make, tmp_path):
+    place = tmp_path / "mixed"
+    place.mkdir()
+    Image.fromarray(draw("cat")[0]).save(place / "good.png")
+    (place / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    os.mkfifo(place / "pipe.png")
+    (place / "folder.png").mkdir()
+    answers = list(make("cat", "dog").predict_each([place, tmp_path / "missing.png"]))
+    said = {Path(one.path).name: one.reason for one in answers if isinstance(one, PictureError)}
+    assert set(said) == {"gone.png", "pipe.png", "missing.png"} and len(answers) == 4
+    assert all("no such file" in said[name] for name in ("gone.png", "missing.png")) and "no ordinary" in said["pipe.png"]

@@ -71,7 +71,9 @@ def test_no_image_and_no_feature_row_is_in_the_folder_or_left_in_temporary_files
         look()
     model.forget("dog")
     look()
-    model.merge(Model.merged([model], tmp_path / "copy"))
+    other = Model.create(tmp_path / "other", model.path)
+    other.learn(images[12:24], "dog")
+    model.merge(other)
     look()
     assert searches == [[]] * 5 and list(temporary.iterdir()) == []
 

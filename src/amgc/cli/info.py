@@ -59,6 +59,7 @@ def lines(about: About) -> list[str]:
         f"{about.path}: {plural(len(about.classes), 'class', 'classes')} from {plural(about.images, 'picture')}",
         f"Features: {features['name']}, {dim}" + (f", of pictures of {side} × {side} pixels" if side else ""),
         *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
+        *([] if about.margins else ["Margins: 0 for every class, as no variance was enlarged"]),
         f"Made {about.created}, changed {about.changed} (change {about.generation}), amgc {about.amgc}",
         f"Files, {size_text(sum(about.bytes.values()))}:",
         *files,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 NEW = ("features", "size", "filters", "draw", "weights", "seed")  # what is decided when a model is made
 SHOWN = 5
+SPLITS = ("train", "test", "val", "valid", "validation")  # folders of classes, not classes
 
 
 @dataclass(frozen=True)
@@ -52,56 +54,80 @@ def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Learn, args=list(arguments), prog="amgc learn")
     if not given.folders:
         raise UsageError("name at least one folder with pictures: amgc learn MODEL FOLDER")
-    pictures, empty = by_class(given.folders)
+    pictures, left_out = by_class(given.folders)
 
     from amgc.cli.bars import bar
     from amgc.cli.progress import console
     from amgc.model import Model
+    from amgc.report.table import printable
 
     chosen: dict[str, Any] = {name: getattr(given, name) for name in NEW if getattr(given, name) is not None}
-    if (Path(given.model) / "manifest.json").is_file():
+    known_before = (Path(given.model) / "manifest.json").is_file()
+    if known_before:
+        model = Model.open(given.model)
         if chosen:
             flags = ", ".join(f"--{name}" for name in chosen)
-            raise UsageError(f"{given.model!r} is a model already; {flags} can only be chosen for a new one.")
-        model = Model.open(given.model)
+            hint = "" if model.classes else " It knows no class yet: remove the folder to begin anew."
+            raise UsageError(f"{given.model!r} is a model already; {flags} can only be chosen for a new one.{hint}")
     else:
         model = Model.create(given.model, **chosen)
     screen = console()
-    with bar(screen, "learning", given.quiet) as progress:
-        learned = model.learn_all(pictures, progress=progress, on_corrupt="skip")
+    try:
+        with bar(screen, "learning", given.quiet) as progress:
+            learned = model.learn_all(pictures, progress=progress, on_corrupt="skip")
+    except BaseException:
+        if not known_before and not model.classes:  # the same command can be given again
+            model.remove()
+        raise
     if not given.quiet:
-        for line in said(learned, empty, len(model.classes)):
-            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+        lines = said(learned, left_out, len(model.classes))
+        unusable = [label for label in pictures if unicodedata.normalize("NFC", label) not in learned.added]
+        if unusable:
+            lines.append(f"Not learned, as none of its pictures could be used: {_listed(unusable)}")
+        if given.features in ("resnet18", "resnet32", "convnet") and given.weights is None:
+            lines.append(
+                f"The weights of {given.features} are random, which is of little use: name trained ones with --weights."
+            )
+        for line in lines:
+            screen.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
 def by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The files of each class, and folders without any."""
+    """The files of each class, and what was left out: folders without pictures, and pictures beside the folders."""
     from amgc.data.decode import list_folders, list_images
 
     found: dict[str, list[str]] = {}
-    empty: list[str] = []
+    left_out: list[str] = []
     for root in map(Path, folders):
         if not root.is_dir():
             raise UsageError(f"there is no folder {str(root)!r}.")
         inside = list_folders(root)
         if not inside:
             raise UsageError(f"{str(root)!r} has no sub-folders; pictures belong into one sub-folder per class.")
+        splits = [folder for folder in inside if folder.name.lower() in SPLITS and list_folders(folder)]
+        if len(splits) == len(inside):
+            raise UsageError(
+                f"in {str(root)!r} are {' and '.join(folder.name for folder in splits)}, which are no classes but have some; "
+                f"name one of them, such as {str(splits[0])!r}."
+            )
+        loose = [path for path in list_images(root) if path.parent == root]
+        if loose:
+            left_out.append(f"{root} ({len(loose):,} pictures beside the sub-folders)")
         for folder in inside:
             files = list_images(folder)
             if files:
                 found.setdefault(folder.name, []).extend(map(str, files))
             else:
-                empty.append(str(folder))
+                left_out.append(f"{folder} (no pictures)")
     if not found:
         raise UsageError(f"there are no pictures in the sub-folders of {' and '.join(map(repr, folders))}.")
-    return found, empty
+    return found, left_out
 
 
-def said(learned: Learned, empty: Sequence[str], known: int) -> list[str]:
+def said(learned: Learned, left_out: Sequence[str], known: int) -> list[str]:
     """What was learned, and what was not."""
     from amgc.cli.bars import plural
-    from amgc.report.table import printable
 
     rate = learned.images / max(learned.seconds, 1e-9)
     lines = [
@@ -110,9 +136,9 @@ def said(learned: Learned, empty: Sequence[str], known: int) -> list[str]:
     ]
     if learned.again:
         lines.append(f"Known before, and now from more pictures: {_listed(learned.again)}")
-    single = [name for name, count in learned.added.items() if count == 1 and name not in learned.again]
-    if single:
-        lines.append(f"From one picture only, whose features are then the class's mean: {_listed(single)}")
+    few = [name for name, count in learned.added.items() if count <= 2 and name not in learned.again]
+    if few:
+        lines.append(f"From one or two pictures only, whose features can be told from the class's statistics: {_listed(few)}")
     if learned.animated:
         lines.append(
             f"Of {plural(len(learned.animated), 'animated picture')} the first frame was taken: {_listed(learned.animated)}"
@@ -122,9 +148,9 @@ def said(learned: Learned, empty: Sequence[str], known: int) -> list[str]:
         lines += [f"  {path}: {reason}" for path, reason in learned.skipped[:SHOWN]]
         if len(learned.skipped) > SHOWN:
             lines.append(f"  and {len(learned.skipped) - SHOWN:,} more")
-    if empty:
-        lines.append(f"Without pictures: {_listed(empty)}")
-    return [printable(line) for line in lines]
+    if left_out:
+        lines.append(f"Left out: {_listed(left_out)}")
+    return lines
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -73,10 +73,10 @@ def usable(model: Model, given: Predict, wrong: list[str]) -> Iterator[Predictio
 def write_csv(found: Iterator[Prediction], top: int) -> None:
     writer = csv.writer(sys.stdout)
     places = [f"{name} {number}" for number in range(1, top + 1) for name in ("class", "probability")]
-    writer.writerow(["picture", "answer", "fit", *places])
+    writer.writerow(["picture", "answer", "rejected", "fit", *places])
     for one in found:
         pairs = [value for pair in zip(one.labels, one.probabilities, strict=True) for value in pair]
-        writer.writerow([one.source, one.answer, "" if one.fit is None else one.fit, *pairs])
+        writer.writerow([one.source, one.answer, "yes" if one.rejected else "no", "" if one.fit is None else one.fit, *pairs])
 
 
 def show(found: Iterator[Prediction]) -> None:

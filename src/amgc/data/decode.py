@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 
+LONGEST = 100  # times the shorter side: a few bytes may describe a picture a million pixels long, which would be scaled first
+
+
 class CorruptImageError(ValueError):
     """A file that should hold an image and cannot be read as one."""
 
@@ -103,6 +106,7 @@ def shorter_side(image: Image, size: int) -> Image:
     from PIL import Image
 
     width, height = image.size
+    check_proportions(width, height)
     if (width, height) == (size, size):
         return image
     if width <= height:
@@ -112,6 +116,12 @@ def shorter_side(image: Image, size: int) -> Image:
     left, top = round((width - size) / 2.0), round((height - size) / 2.0)
     narrow = image.resize((width, image.height), Image.Resampling.BILINEAR)
     return narrow.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+def check_proportions(width: int, height: int) -> None:
+    """ValueError for a picture that is far longer than it is wide."""
+    if max(width, height) > LONGEST * min(width, height):
+        raise ValueError(f"it has {width} × {height} pixels, one side more than {LONGEST} times the other; cut it")
 
 
 class Files:

@@ -10,6 +10,8 @@ from amgc.model.head import FixedHead
 from amgc.model.results import Info
 from amgc.model.state import State
 
+FEW = 2  # images of a class whose features follow from its mean and covariance
+
 
 def describe(path: Path, now: State) -> Info:
     manifest, classifier = now.manifest, now.classifier
@@ -57,14 +59,16 @@ def _kept(now: State, form: str | None) -> list[str]:
         }[form or "full"]
         kept += ["for each class the number of images and the mean of their features", spread]
         kept.append("the linear classifier that follows from these")
-        single = [name for name, count in now.manifest.classes.items() if count == 1]
-        if single:
+        few = [name for name, count in now.manifest.classes.items() if count <= FEW]
+        if few:
             kept.append(
-                f"of {len(single)} classes with one image (such as {single[0]!r}) that image's features: they are its mean"
+                f"of {len(few)} classes with one or two images (such as {few[0]!r}) these images' features: one's are the "
+                "mean, and two's follow from mean and covariance"
             )
     if now.fits is not None:
         kept.append(
-            "for each class mean and covariance of its features in a few random directions, and quantiles of the distances"
+            "for each class mean and covariance of its features in a few random directions, "
+            "and mean and deviation of its images' distances"
         )
     if now.extractor is not None and now.extractor.name == "patches":
         fragments = "filters that are fragments of the first images, a few pixels wide, up to brightness and contrast"

@@ -77,11 +77,17 @@ class Evaluation:
         return [(self.classes[t], self.classes[p], int(wrong[t, p])) for t, p in places if wrong[t, p]]
 
     def to_json(self) -> dict[str, Any]:
-        about: dict[str, Any] = {"accuracy": self.accuracy, "calibration_error": self.calibration_error}
+        """Ready for JSON: null where there are no pictures to say it of."""
+        error = self.calibration_error if len(self.correct) else None
+        about: dict[str, Any] = {"accuracy": _or_none(self.accuracy), "calibration_error": error}
         about |= {"pictures": len(self.correct), "by_class": self.by_class, "reliability": self.reliability}
         about |= {"confused": self.confused(), "unseen": self.unseen, "skipped": list(self.skipped), "reject": self.reject}
-        known, others = self.rejected()
+        known, others = map(_or_none, self.rejected())
         return about | ({} if self.reject is None else {"rejected": known, "rejected_unseen": others})
+
+
+def _or_none(share: float) -> float | None:
+    return None if np.isnan(share) else share
 
 
 def evaluated(

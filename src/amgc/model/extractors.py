@@ -44,6 +44,10 @@ def wanted(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[s
         usual = {"filters": FILTERS, "draw": "gaussian"} if base == "patches" else {}
         chosen = usual | options | ({"model": model} if model else {})
         make_options(base, chosen)  # says what is wrong before anything is written
+        if base == "patches" and chosen.get("weights") is not None:
+            raise ValueError(
+                "patches have no weights: they are fitted on the first pictures. Leave the weights out, or name a network."
+            )
         return base, chosen
     if Folder(name).exists:
         return str(_extractor_of(Folder(name))), options

@@ -89,6 +89,10 @@ class Folder:
     def exists(self) -> bool:
         return (self.path / MANIFEST).is_file()
 
+    def foreign(self) -> bool:
+        """Whether there is anything that no model, nor one whose making was cut short, would leave there."""
+        return any(not (one.name.startswith(".") or OURS.fullmatch(one.name)) for one in self.path.iterdir())
+
     def manifest(self) -> Manifest:
         """As it is now."""
         path = self.path / MANIFEST
@@ -148,6 +152,14 @@ class Folder:
         finally:  # of what is on the disk now: the old manifest may still be the one that counts
             self.tidy()
         return written
+
+    def remove(self) -> None:
+        """All of the model; only for who holds the lock. First what makes it one."""
+        (self.path / MANIFEST).unlink(missing_ok=True)
+        self.tidy()
+        (self.path / LOCK).unlink(missing_ok=True)
+        with suppress(OSError):  # there is something else in it
+            self.path.rmdir()
 
     def tidy(self) -> None:
         """Remove what nothing names: files of before, or of a writer that did not get to its end."""

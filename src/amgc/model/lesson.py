@@ -125,18 +125,33 @@ def merged(state: State, other: State) -> State:
         shown = [one.checksum[:12] or "none yet" for one in (state, other)]
         raise ModelError(
             f"the two models have different extractors ({shown[0]} and {shown[1]}), so their features mean different things. "
-            "Start both sites from one: copy a model's folder after its first images, or create others with that as `features`."
+            "Start both sites from one: when a model has seen its first images, create the others with it as `features`."
         )
     if isinstance(state.classifier, FixedHead) or isinstance(other.classifier, FixedHead):
         raise ModelError("a model that was made from a trained head alone cannot be merged: it keeps no statistics.")
     if other.classifier is None:
         return state
+    if copied := _copied(state.classifier, other.classifier):
+        raise ModelError(
+            f"both models learned {listing(copied)} from the same pictures (one was copied from the other?), which would count "
+            "twice. Forget the class in one of them first, or learn new classes in a model that has only the extractor."
+        )
     if state.classifier is None:
         return replace(state, classifier=other.classifier, fits=other.fits, tempered=other.tempered)
     tempered = state.tempered.with_more(other.tempered.images, other.tempered.log)
     classifier = _solved(copy.deepcopy(state.classifier).merge(other.classifier), tempered)
     fits = state.fits and other.fits and state.fits.merged(other.fits)
     return replace(state, classifier=classifier, fits=fits, tempered=tempered)
+
+
+def _copied(one: AMGCClassifier | None, other: AMGCClassifier) -> list[str]:
+    """Classes with the same number of images and, to the bit, the same mean."""
+    if one is None:
+        return []
+    mine, theirs = one.statistics_, other.statistics_
+    both = [(label, mine.index(label), theirs.index(label)) for label in mine.classes if label in theirs]
+    same = [label for label, i, k in both if mine.count[i] == theirs.count[k] and torch.equal(mine.mean[i], theirs.mean[k])]
+    return [str(label) for label in same]
 
 
 def without(state: State, label: str) -> State:

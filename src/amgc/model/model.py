@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from amgc.model.export import Exported
 
 OnCorrupt = Literal["error", "skip"]
+LARGEST_SIDE = 2048  # pixels that pictures may be scaled to; a batch of 16 is then 0.8 GB
 
 
 class Model:
@@ -79,8 +80,8 @@ class Model:
         options : of the extractor: `filters=1600` for patches, `weights=FILE` for a network.
         """
         name, chosen = extractors.wanted(features, options)
-        if size is not None and size < 8:
-            raise ValueError(f"size must be at least 8 pixels, not {size}.")
+        if size is not None and not 8 <= size <= LARGEST_SIDE:
+            raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
         extractor = None
         if name != "patches":
             extractor = extractors.make(name, chosen, size, seed)
@@ -98,7 +99,7 @@ class Model:
             raise FileExistsError(f"{str(path)!r} is a file; name a folder for the model.")
         if folder.exists:
             raise FileExistsError(f"{str(path)!r} holds a model already; open it, or choose another folder.")
-        if folder.path.is_dir() and any(not one.name.startswith(".") for one in folder.path.iterdir()):
+        if folder.path.is_dir() and folder.foreign():
             raise FileExistsError(f"{str(path)!r} is not empty and holds no {MANIFEST}; choose another folder for the model.")
         folder.path.mkdir(parents=True, exist_ok=True)
         with folder.lock():
@@ -115,8 +116,8 @@ class Model:
     def refresh(self) -> bool:
         """Take over what another process has written; whether there was anything."""
         with self._writing:
-            before = self._state
-            if self._folder.manifest().generation != before.manifest.generation:
+            before, now = self._state, self._folder.manifest()
+            if (now.generation, now.files) != (before.manifest.generation, before.manifest.files):  # or another model's folder
                 self._state = state.read(self._folder, before)
             return self._state is not before
 
@@ -137,8 +138,10 @@ class Model:
         if on_corrupt not in ("error", "skip"):
             raise ValueError(f"on_corrupt must be 'error' or 'skip', not {on_corrupt!r}.")
         start = time.monotonic()
-        given = {checked_name(label): pictures(own) for label, own in images.items()}
-        given = {label: own for label, own in given.items() if own}
+        given: dict[str, list[Picture]] = {}
+        for label, own in images.items():  # two spellings of one name are one class
+            if found := pictures(own):
+                given.setdefault(checked_name(label), []).extend(found)
         if not given:
             raise ModelError("there is nothing to learn from: no pictures were given.")
         with self._writing:
@@ -157,7 +160,7 @@ class Model:
     def forget(self, label: str) -> Model:
         """Forget a class. Its count, mean and fit are gone; with a shared covariance its part of that stays (see `info`)."""
         with self._writing, self._latest() as now:
-            self._state = state.write(self._folder, lesson.without(now, label))
+            self._state = state.write(self._folder, lesson.without(now, normal(label)))
         return self
 
     def merge(self, other: Model) -> Model:
@@ -176,6 +179,11 @@ class Model:
         return cls.begin(
             path, replace(joined, manifest=replace(joined.manifest, made=made, files={}, generation=0, created=""))
         )
+
+    def remove(self) -> None:
+        """Delete the model's files, and its folder if nothing else is in it."""
+        with self._writing, self._folder.lock(self.patience):
+            self._folder.remove()
 
     @contextmanager
     def _latest(self) -> Iterator[State]:
@@ -227,7 +235,7 @@ class Model:
         given = pictures(images)
         if len(given) != len(labels):
             raise ValueError(f"{len(given)} pictures but {len(labels)} labels.")
-        return evaluated(self._state, given, labels, reject, progress)
+        return evaluated(self._state, given, [normal(label) for label in labels], reject, progress)
 
     def info(self) -> Info:
         """What the model is, and what it keeps."""
@@ -260,4 +268,9 @@ def checked_name(label: Any) -> str:
         raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
     if not label.strip() or "\0" in label:
         raise ValueError(f"the class name {label!r} is empty, or has a zero character in it.")
-    return unicodedata.normalize("NFC", label)  # what looks the same is the same, wherever the folder's name comes from
+    return normal(label)
+
+
+def normal(label: str) -> str:
+    """What looks the same is the same, wherever the folder's name comes from: macOS spells é as two characters."""
+    return unicodedata.normalize("NFC", label)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from amgc.data.decode import CorruptImageError, available_cores, formats, list_images, shorter_side, to_rgb
+from amgc.data.decode import CorruptImageError, available_cores, check_proportions, formats, list_images, shorter_side, to_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,9 +50,8 @@ class Picture:
         """The picture itself, upright, in RGB, no smaller than it is or than `least` pixels each way; or a PictureError."""
         from PIL import Image, ImageOps, UnidentifiedImageError
 
-        if isinstance(self.source, str):  # read here: what the disk does wrong is then no fault of the picture
-            with open(self.source, "rb") as file:
-                content: Any = io.BytesIO(file.read())
+        if isinstance(self.source, str):
+            content: Any = io.BytesIO(self._file(self.source))
         elif isinstance(self.source, bytes):
             content = io.BytesIO(self.source)
         else:
@@ -73,9 +73,22 @@ class Picture:
                 raise  # about the machine, not about the picture: Pillow's own errors have no errno
             raise PictureError(self.name, f"{error or type(error).__name__}; repair it, or remove it") from error
 
+    def _file(self, path: str) -> bytes:
+        """Read here: what else the disk does wrong is then no fault of the picture."""
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would be to wait for ever
+                raise PictureError(self.name, "it is no ordinary file")
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise PictureError(self.name, "there is no such file, or it is a link to one that is gone") from None
+        except PermissionError:
+            raise PictureError(self.name, "it may not be read; change its permissions") from None
+
     def _check_size(self, image: Image) -> None:
         if image.width * image.height > LARGEST:
             raise self._too_large()
+        check_proportions(*image.size)
         if min(image.size) < SMALLEST:
             raise PictureError(
                 self.name, f"it has {image.width} × {image.height} pixels, and {SMALLEST} each way are the least; remove it"
@@ -153,8 +166,6 @@ def _files(path: Path) -> list[Picture]:
         if not found:
             raise ValueError(f"the folder {str(path)!r} has no pictures.")
         return [Picture(str(file), str(file)) for file in found]
-    if not path.exists():
-        raise FileNotFoundError(f"there is no picture {str(path)!r}.")
     return [Picture(str(path), str(path))]
 
 
