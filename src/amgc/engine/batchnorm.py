@@ -61,7 +61,7 @@ def moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     whole, channels = torch.stack(gathered), len(own_mean)
     means, scatters, counts = whole[:, :channels], whole[:, channels:-1], whole[:, -1:]
     count = counts.sum()
-    if own <= 1 and float(count) <= 1:  # then it is so for every process; the others need not wait for the number
+    if own <= 1 and float(count) <= 1:  # one in all: at most one here, so that only then is the device waited for
         raise ValueError("batch norm in training mode needs more than 1 value per channel; the whole batch has no more.")
     mean = (counts * means).sum(0) / count
     return mean, (scatters + counts * (means - mean).square()).sum(0) / count, count
