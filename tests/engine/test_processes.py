@@ -5,11 +5,12 @@ Everything that two processes are to do is done in one launch, `two_processes`; 
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,23 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from torch import nn
 
 import amgc
+from amgc import files
 from amgc.engine.config import Machine
 from amgc.engine.processes import Processes
 from amgc.engine.run import resume, run
+from amgc.engine.session import FIRST_KIND, FIRST_TASK
 from amgc.engine.watch import Stopped, Watch
+from amgc.features import build
 from amgc.methods.contract import Task
 from amgc.report import load_observed, load_run
 
 # Batches of 5 and 4 are shared as 2 + 3 and 2 + 2; the last task has one image, so that one process has none.
-# Without batch norm in training mode: that one normalises by its process's share.
+# Batch norm trains in task 1, as in every preset that trains a network.
 COUNTS, SPLIT = (9, 9, 9, 9, 1), {"sizes": (2, 2, 1), "natural_order": True}
-FIRST = {"batchnorm": "fixed", "batch_size": 5, "extractor_lr": 0.05}
+FIRST = {"batch_size": 5, "extractor_lr": 0.05}
 LATER = {"batchnorm": "fixed", "batch_size": 5, "extractor_lr": 0.05, "head_lr": 0.05, "momentum": 0.9}
 RUNS: dict[str, dict[str, Any]] = {
     "amgc": {"method": "amgc"},
@@ -46,6 +51,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "features_options": {"filters": 4},
     },
     "frozen": {"method": "dblc", "later": LATER | {"extractor_lr": 0.0}},
+    "batch norm in every task": {"method": "finetune", "later": LATER | {"batchnorm": "train"}},
+    "an image each": {"method": "finetune", "first": FIRST | {"batch_size": 2}},
     "adam": {"method": "finetune", "first": FIRST | {"optimizer": "adam", "extractor_lr": 1e-3}},
 }
 
@@ -81,6 +88,10 @@ def in_two_processes(root: Path) -> None:
     processes = Processes(Machine(device="cpu", devices=2, threads=1))
     rank = processes.fabric.global_rank
     torch.save(gradient_of_gathered_rows(processes, rank), root / f"gathered-{rank}.pt")
+    norms = {case: shared_norm(processes, rank, *case) for case in itertools.product(NORMS, SIZES)}
+    torch.save(norms, root / f"norms-{rank}.pt")
+    torch.save(gradients_of_network(processes), root / f"network-{rank}.pt")
+    torch.save(error_of_one_value(processes, rank), root / f"error-{rank}.pt")
     all_runs(root, devices=2)
 
 
@@ -94,7 +105,7 @@ def in_two_processes_of_torchrun(root: Path) -> None:
 def gradient_of_gathered_rows(processes: Processes, rank: int) -> dict[str, Any]:
     """Each process has some rows of one batch; the loss looks at all of them."""
     results: dict[str, Any] = {"count": processes.count, "share": processes.share(5), "empty": processes.share(1)}
-    for sizes in ((2, 3), (0, 3), (4, 0)):
+    for sizes in SIZES:
         whole = torch.arange(sum(sizes) * 2.0).view(-1, 2)
         start = sum(sizes[:rank])
         mine = whole[start : start + sizes[rank]].clone().requires_grad_()
@@ -102,6 +113,90 @@ def gradient_of_gathered_rows(processes: Processes, rank: int) -> dict[str, Any]
         (gathered.square() * torch.arange(1.0, sum(sizes) + 1)[:, None]).sum().backward()
         results[str(sizes)] = torch.equal(gathered, whole), mine.grad
     return results
+
+
+def shared_norm(processes: Processes, rank: int, name: str, sizes: tuple[int, int]) -> dict[str, Any]:
+    """A batch norm that has trained on a batch and then evaluated it, each process its rows."""
+    norm, maps = NORMS[name](), batch_of(name, sum(sizes))
+    start = sum(sizes[:rank])
+    mine = maps[start : start + sizes[rank]].clone().requires_grad_()
+    with processes.whole_batch_norm():
+        out = norm(mine)
+        mistakes(processes.gather(out)).backward()
+        after = norm.eval()(mine.detach())
+    return results_of(norm, mine, out) | {"after": after.detach()}
+
+
+def batch_of(name: str, count: int) -> torch.Tensor:
+    """Values far from zero, where sums of squares would cancel; half precision could not hold them."""
+    shape, dtype = ((count, 3) if "rows" in name else (count, 3, 2, 2)), dtype_of(name)
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    return (values * 2 + (1 if dtype == torch.bfloat16 else 100)).to(dtype)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    return torch.bfloat16 if "half" in name else torch.float64
+
+
+def mistakes(out: torch.Tensor) -> torch.Tensor:
+    """A loss that looks at all rows, and at each in another way."""
+    wanted = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).sin().view(out.shape)
+    return (out - wanted).pow(4).sum()
+
+
+def results_of(norm: nn.Module, maps: torch.Tensor, out: torch.Tensor) -> dict[str, Any]:
+    gradients = {name: parameter.grad for name, parameter in norm.named_parameters()}
+    return {"out": out.detach(), "gradient": maps.grad, "gradients": gradients, "state": norm.state_dict()}
+
+
+def error_of_one_value(processes: Processes, rank: int) -> str:
+    with processes.whole_batch_norm(), pytest.raises(ValueError, match="more than 1 value") as error:
+        nn.BatchNorm2d(3)(torch.ones(rank, 3, 1, 1))
+    return str(error.value)
+
+
+def gradients_of_network(processes: Processes) -> list[dict[str, torch.Tensor]]:
+    """Of three steps in float64, as the engine takes them, and then the running moments; batches of 5, 2 and 1 image."""
+    torch.manual_seed(0)
+    network = build("resnet18", image_shape=(1, 16, 16), width=0.1, stem="cifar").double()
+    learner: Any = processes.fabric.setup(network)
+    found = []
+    for count in (5, 2, 1):
+        images = torch.randn(count, 1, 16, 16, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+        network.zero_grad()
+        with processes.whole_batch_norm():
+            features = learner(images[processes.share(count)])
+        processes.fabric.backward(mistakes(processes.gather(features)))
+        found.append({name: parameter.grad.clone() for name, parameter in network.named_parameters()})
+    return [*found, dict(network.named_buffers())]
+
+
+class NormAndActivation(nn.BatchNorm2d):
+    """As timm's: a forward pass of its own around torch's function."""
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        scale = self.weight, self.bias
+        out = nn.functional.batch_norm(maps, self.running_mean, self.running_var, *scale, self.training, 0.3, self.eps)
+        return nn.functional.leaky_relu(out, inplace=True)
+
+
+SIZES = ((2, 3), (1, 4), (0, 3), (4, 0))  # of the two processes' shares
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "maps": lambda: weighted(nn.BatchNorm2d(3).double()),
+    "rows": lambda: weighted(nn.BatchNorm1d(3).double()),
+    "cumulative moments": lambda: weighted(nn.BatchNorm2d(3, momentum=None).double()),
+    "no scale": lambda: nn.BatchNorm2d(3, affine=False).double(),
+    "no running moments": lambda: nn.BatchNorm2d(3, affine=False, track_running_stats=False).double(),
+    "activation": lambda: weighted(NormAndActivation(3).double()),
+    "half precision": lambda: weighted(nn.BatchNorm2d(3)),  # of the maps, as under autocast
+}
+
+
+def weighted(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([0.5, 1.0, 2.0]))
+        norm.bias.copy_(torch.tensor([-1.0, 0.0, 1.0]))
+    return norm
 
 
 # ---- the launches -------------------------------------------------------------------------------------------------
@@ -192,12 +287,50 @@ def test_gathered_rows_are_in_order_and_their_gradients_come_home(two: Path) -> 
     assert [rank["count"] for rank in ranks] == [2, 2]
     assert [rank["share"] for rank in ranks] == [slice(0, 2), slice(2, 5)]
     assert [rank["empty"] for rank in ranks] == [slice(0, 0), slice(0, 1)]
-    for sizes in ((2, 3), (0, 3), (4, 0)):
+    for sizes in SIZES:
         whole = torch.arange(sum(sizes) * 2.0).view(-1, 2)
         gradient = 2 * whole * torch.arange(1.0, sum(sizes) + 1)[:, None]
         assert all(rank[str(sizes)][0] for rank in ranks)
         for mine, part in zip(ranks, gradient.split(sizes), strict=True):
             assert torch.equal(mine[str(sizes)][1], 2 * part)
+
+
+def test_task_1_leaves_the_weights_and_running_moments_of_one_process(one: Path, two: Path) -> None:
+    """To float32's rounding; of shares that were normalised apart it would be another network by percents."""
+    for name in ("amgc", "an image each"):
+        (_, mine), (_, others) = (files.read(root / name / FIRST_TASK, FIRST_KIND) for root in (one, two))
+        assert {"network/layers.1.running_mean", "network/layers.1.running_var"} < mine.keys() == others.keys()
+        for key, tensor in mine.items():
+            torch.testing.assert_close(others[key], tensor, rtol=1e-4, atol=1e-5, msg=lambda text, at=key: f"{at}: {text}")
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_batch_norm_of_shares_is_that_of_the_whole(name: str, sizes: tuple[int, int], two: Path) -> None:
+    """Gradients are twice the shares', as those of gathered rows: DDP then takes the mean over both."""
+    ranks = [torch.load(two / f"norms-{rank}.pt", weights_only=False)[name, sizes] for rank in (0, 1)]
+    norm, maps = NORMS[name](), batch_of(name, sum(sizes)).requires_grad_()
+    out = norm(maps)
+    mistakes(out).backward()
+    whole = results_of(norm, maps, out)
+    near = {"rtol": 2e-2, "atol": 2e-2} if "half" in name else {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(torch.cat([rank["out"] for rank in ranks]), whole["out"], **near)
+    torch.testing.assert_close(torch.cat([rank["gradient"] for rank in ranks]) / 2, whole["gradient"], **near)
+    for key, gradient in whole["gradients"].items():
+        torch.testing.assert_close(sum(rank["gradients"][key] for rank in ranks) / 2, gradient, **near)
+    for rank in ranks:
+        torch.testing.assert_close(rank["state"], whole["state"], **near)
+    torch.testing.assert_close(torch.cat([rank["after"] for rank in ranks]), norm.eval()(maps.detach()), **near)
+
+
+def test_gradients_of_a_network_under_ddp_are_those_of_one_process(two: Path) -> None:
+    whole = gradients_of_network(Processes(Machine(device="cpu")))
+    for rank in (0, 1):
+        torch.testing.assert_close(torch.load(two / f"network-{rank}.pt"), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_a_whole_batch_of_one_value_is_refused_by_all(two: Path) -> None:
+    assert torch.load(two / "error-0.pt") == torch.load(two / "error-1.pt")
 
 
 # ---- one process --------------------------------------------------------------------------------------------------
@@ -210,3 +343,10 @@ def test_alone_a_process_gathers_its_own_rows_and_their_gradient() -> None:
     gathered.square().sum().backward()
     assert torch.equal(gathered, rows) and torch.equal(rows.grad, 2 * rows.detach())
     assert (processes.count, processes.is_first, processes.share(7)) == (1, True, slice(0, 7))
+
+
+def test_alone_batch_norm_is_torchs() -> None:
+    maps = torch.randn(4, 3, 2, 2)
+    with Processes(Machine(device="cpu")).whole_batch_norm():
+        out = nn.BatchNorm2d(3)(maps)
+    assert torch.equal(out, nn.BatchNorm2d(3)(maps))

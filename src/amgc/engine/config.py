@@ -15,7 +15,7 @@ Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how a run computes; its result does not depend on it, but for rounding."""
+    """Where and how a run computes; its result does not depend on it but for rounding, and dropout in several processes."""
 
     device: Literal["auto", "cpu", "cuda"] = about("auto", "auto takes a GPU if there is one")
     devices: int = about(1, "processes, each on a GPU or a share of the CPU's cores; under torchrun its number counts")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from amgc.engine.batchnorm import WholeBatchNorm
 from amgc.engine.config import Machine
 
 
@@ -63,6 +65,10 @@ class Processes:
         padding = rows.new_zeros(max(sizes) - len(rows), *rows.shape[1:])
         gathered = self._all_gather(torch.cat([rows, padding]))
         return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
+
+    def whole_batch_norm(self) -> AbstractContextManager[object]:
+        """Inside, batch norm in training mode sees the batch that the processes' shares make up."""
+        return WholeBatchNorm() if self.count > 1 else nullcontext()
 
     def _all_gather(self, tensor: Tensor) -> Tensor:
         gathered = self.fabric.all_gather(tensor, sync_grads=tensor.requires_grad)

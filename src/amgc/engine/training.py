@@ -107,7 +107,7 @@ class Source:
         session, device = self.session, self.session.processes.device
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         images = session.augment(images, chance) if self.phase.augment else session.augment.plain(images)
-        gather = session.processes.gather
+        gather, whole_batch_norm = session.processes.gather, session.processes.whole_batch_norm
         if type(session.method).views is Method.views:
             labels = gather(labels)
         else:  # they may depend on the whole batch: every process makes them all, and passes its share of them on
@@ -116,10 +116,12 @@ class Source:
         images = images.contiguous(memory_format=torch.channels_last)
 
         def through(network: nn.Module) -> Tensor:
-            with torch.no_grad(), session.processes.fabric.autocast():
+            with torch.no_grad(), session.processes.fabric.autocast(), whole_batch_norm():
                 return gather(network(images).float())
 
-        return Batch(gather(self.learner(images).float()), labels, drawing, through)
+        with whole_batch_norm():
+            features = self.learner(images).float()
+        return Batch(gather(features), labels, drawing, through)
 
     def batch_of_features(self, rows: Tensor, drawing: torch.Generator) -> Batch:
         assert self.features is not None
