@@ -129,6 +129,16 @@ def test_a_change_by_another_process_is_noticed(client, model):
     assert [one["label"] for one in answer["classes"]] == ["sea"]
 
 
+def test_a_change_between_opening_and_serving_is_noticed(model):
+    Model.open(model.path).forget("grass")
+    with TestClient(create_app(model), base_url=BASE) as client:
+        for _ in range(100):
+            if known(client) == {"sea": 12}:
+                break
+            time.sleep(0.05)
+        assert known(client) == {"sea": 12}
+
+
 def test_while_the_folder_cannot_be_read_what_was_known_answers(client, model):
     manifest = model.path / "manifest.json"
     content = manifest.read_bytes()
