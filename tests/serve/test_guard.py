@@ -37,6 +37,26 @@ def ask(client: TestClient, path: str, **how):
     return client.get(path, **how) if path == "/api/classes" else client.post(path, **how)
 
 
+async def raw(app, path: str, length: int, *messages: dict) -> int:
+    """The status that is answered to a request that announces `length` bytes, of which these messages come and then nothing."""
+    headers = {"host": "localhost", "content-type": "multipart/form-data; boundary=x", "content-length": str(length)}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "client": ("10.0.0.1", 1)}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+    coming, statuses = iter(messages), []
+
+    async def receive() -> dict:
+        for message in coming:
+            return message
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets it")
+
+    async def send(message: dict) -> None:
+        statuses.append(message.get("status"))
+
+    await app(scope, receive, send)
+    return statuses[0]
+
+
 # ---- from where ----------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +190,12 @@ def test_bodies_together_have_a_limit_too_and_room_is_given_back(model):
     for _ in range(5):  # together more than there is room for, were it not given back
         small = parts(encoded(np.random.default_rng(0).integers(0, 256, (500, 500, 3), dtype=np.uint8)))
         assert asking.post("/api/predict", files=small).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/predict", "/api/learn", "/api/forget"])
+def test_an_upload_that_is_broken_off_is_not_logged(model, caplog, path):
+    broken = asyncio.run(raw(create_app(model), path, 1000, {"type": "http.disconnect"}))
+    assert broken == 400 and caplog.text == ""
 
 
 def test_more_pictures_than_allowed_are_refused(model):

@@ -10,7 +10,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from amgc.data.decode import formats
 from amgc.model import PictureError
@@ -51,6 +51,8 @@ async def received(request: Request, limits: Limits, fields: tuple[str, ...] = (
         raise Problem(400, f"The request cannot be read: {error.message}") from error
     except FormParserError as error:
         raise Problem(400, "The request cannot be read: it is not valid multipart/form-data.") from error
+    except ClientDisconnect as error:  # nobody hears this, but nothing went wrong here that a log should tell
+        raise Problem(400, "The request ended before all of it had come.") from error
     pictures: list[Picture] = []
     texts: dict[str, str] = {}
     try:
