@@ -118,6 +118,20 @@ def test_a_wrong_request_is_told_what_is_wrong(client, request_, status, words):
     assert known(client) == {"grass": 12, "sea": 12}
 
 
+CLAIMED = [("unicode_escape", rb"\ud800", 200), ("utf-7", b"+2AA-", 200), ("punycode", b"a-ud800", 200), ("undefined", b"a", 200)]
+
+
+@pytest.mark.parametrize(("charset", "label", "status"), [*CLAIMED, ("latin-1", b"\xe9", 422), ("utf-8", b"\xed\xa0\x80", 422)])
+def test_a_label_is_utf_8_whatever_charset_is_claimed(client, charset, label, status):
+    body = b'--x\r\nContent-Disposition: form-data; name="label"\r\n\r\n' + label
+    body += b'\r\n--x\r\nContent-Disposition: form-data; name="images"; filename="\\ud800.png"\r\n\r\n' + png("brick", 1)
+    headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+    answer = client.post("/api/learn", content=body + b"\r\n--x--\r\n", headers=headers)
+    assert answer.status_code == status, answer.text
+    assert list(known(client))[2:] == ([label.decode()] if status == 200 else [])
+    assert status == 200 or "UTF-8" in answer.json()["detail"]
+
+
 def test_a_change_by_another_process_is_noticed(client, model):
     Model.open(model.path).forget("grass")
     for _ in range(100):

@@ -31,6 +31,19 @@ class MemoryParser(MultiPartParser):
         super().__init__(headers, stream, max_files=limits.images + 1, max_fields=10, max_part_size=10 * LABEL)
         self.spool_max_size = limits.upload_bytes + 1
 
+    def on_part_begin(self) -> None:
+        """Names and texts are UTF-8, whatever charset a request claims: some of Python's make what cannot be written again."""
+        self._charset = "utf-8"
+        super().on_part_begin()
+
+    def on_part_end(self) -> None:
+        if self._current_part.file is None:
+            try:
+                self._current_part.data.decode()
+            except UnicodeDecodeError as error:
+                raise Problem(422, "The request has a text that is not UTF-8.") from error
+        super().on_part_end()
+
     def on_headers_finished(self) -> None:
         """A picture may come without a file name, and is no text for that."""
         disposition, options = parse_options_header(self._current_part.content_disposition)
