@@ -262,7 +262,7 @@ def test_the_description_names_every_error(client):
     paths = described["paths"]
     assert set(paths) == {"/api/health", "/api/classes", "/api/predict", "/api/learn", "/api/forget"}
     assert set(paths["/api/predict"]["post"]["responses"]) == {
-        *("200", "400", "403", "409", "413", "415", "422", "429", "500", "503")
+        *("200", "400", "403", "408", "409", "413", "415", "422", "429", "500", "503")
     }
     assert "HTTPValidationError" not in json.dumps(described)
     assert "Retry-After" in paths["/api/learn"]["post"]["responses"]["429"]["headers"]
