@@ -290,12 +290,15 @@ def test_the_token_is_entered_on_the_page_or_comes_with_the_link(tab, model, tmp
         address = f"http://127.0.0.1:{served.address.rpartition(':')[2]}"
         token = served.said.rpartition("#token=")[2]
         tab.visit(address)
-        for given in ("wrong", token):
+        for given in ("wrong", "λάθος", "é", token):
             tab.until("document.getElementById('token').open")
             tab.type(given)
             tab.press("Enter")
         tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")
         assert not tab.evaluate("document.getElementById('token').open")
+        tab.visit(f"{address}/#token=%CE%BB%0A")
+        tab.until("document.getElementById('token').open")
+        assert tab.text("trouble") == ""
         tab.evaluate("sessionStorage.clear()")
         tab.visit(f"{address}/#token={token}")
         tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")
