@@ -249,6 +249,15 @@ def test_what_is_wrong_is_said_in_plain_words(page, tmp_path):
     page.until("document.getElementById('ask-said').innerText.includes('notes.jpg cannot be used as a picture')")
 
 
+def test_a_picture_that_cannot_be_used_says_so_and_the_others_are_answered(page, drawn, tmp_path):
+    text = tmp_path / "notes.jpg"
+    text.write_text("no picture at all")
+    page.files("ask", [text, drawn["night"][9]])
+    page.until("document.querySelectorAll('#answers > li').length === 2")
+    latest, first = page.evaluate("[...document.querySelectorAll('#answers > li')].map((item) => item.innerText)")
+    assert latest.startswith("night") and "No answer" in first and "notes.jpg cannot be used as a picture" in first
+
+
 def test_it_goes_on_answering_while_it_learns(page, served, drawn, tmp_path):
     model = Model.open(served.process.args[6])
     with model._folder.lock():  # another process holds the folder: the lesson waits

@@ -191,38 +191,44 @@ async function ask(files) {
   const place = $("ask-said");
   for (const file of files) {
     say(place, `Looking at ${file.name} …`);
-    const found = await attempt(place, async () => {
-      if (known) portions([file], known.limits);
-      const body = new FormData();
-      body.append("images", file, file.name);
-      return api("predict?top=5", { body, waiting: (text) => say(place, text) });
-    });
-    if (!found) return;
-    const [answer] = found.answers;
-    const words = inWords(answer);
-    $("answers").prepend(card(file, answer, words));
+    const words = await answered(file, place);
+    $("answers").prepend(card(file, words));
     while ($("answers").children.length > SHOWN) $("answers").lastElementChild.remove();
     say(place, "");
-    place.append(make("span", { className: "unseen", textContent: `${file.name}: ${words.title}. ${words.fit}` }));
+    place.append(make("span", { className: "unseen", textContent: `${file.name}: ${words.title}. ${words.text}` }));
+  }
+}
+
+/** What is answered to one picture; that it cannot be used is an answer too, and does not keep the others from theirs. */
+async function answered(file, place) {
+  try {
+    if (known) portions([file], known.limits);
+    const body = new FormData();
+    body.append("images", file, file.name);
+    const { answers: [answer] } = await api("predict?top=5", { body, waiting: (text) => say(place, text) });
+    return { ...inWords(answer), classes: answer.classes };
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    return { title: "No answer", text: error.message, kind: "bad", classes: [] };
   }
 }
 
 /** What the numbers mean. */
 function inWords({ answer, fit, classes }) {
   const own = known?.classes.find(({ label }) => label === answer);
-  if (fit === null) return { title: answer, fit: "How well it fits is not known with this model." };
+  if (fit === null) return { title: answer, text: "How well it fits is not known with this model." };
   if (own?.pictures < FEW) {
-    return { title: answer, fit: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; teach it ${FEW} or more.` };
+    return { title: answer, text: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; teach it ${FEW} or more.` };
   }
   if (fit < UNFIT) {
     const text = `The nearest is “${classes[0].label}”, but fewer than 1 in 100 of its own pictures are this far off.`;
-    return { title: "None of these", fit: text, none: true };
+    return { title: "None of these", text, kind: "none" };
   }
-  return { title: answer, fit: `It fits: ${percent(fit)} of the pictures of “${answer}” are less typical of it.` };
+  return { title: answer, text: `It fits: ${percent(fit)} of the pictures of “${answer}” are less typical of it.` };
 }
 
-function card(file, answer, words) {
-  const bars = answer.classes.map(({ label, probability }) => {
+function card(file, words) {
+  const bars = words.classes.map(({ label, probability }) => {
     const fill = make("span");
     fill.style.inlineSize = `${100 * probability}%`;
     const track = make("span", { className: "track", ariaHidden: "true" }, fill);
@@ -232,10 +238,10 @@ function card(file, answer, words) {
   const text = make(
     "div", {},
     make("h3", { textContent: words.title }),
-    make("ol", { className: "bars" }, ...bars),
-    make("p", { className: "soft", textContent: words.fit }),
+    make("ol", { className: "bars", hidden: !bars.length }, ...bars),
+    make("p", { className: "soft", textContent: words.text }),
   );
-  return make("li", { className: words.none ? "none" : "" }, thumbnail(file, file.name), text);
+  return make("li", { className: words.kind ?? "" }, thumbnail(file, file.name), text);
 }
 
 // ---- start --------------------------------------------------------------------------------------------------------------
