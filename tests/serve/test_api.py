@@ -118,7 +118,12 @@ def test_a_wrong_request_is_told_what_is_wrong(client, request_, status, words):
     assert known(client) == {"grass": 12, "sea": 12}
 
 
-CLAIMED = [("unicode_escape", rb"\ud800", 200), ("utf-7", b"+2AA-", 200), ("punycode", b"a-ud800", 200), ("undefined", b"a", 200)]
+CLAIMED = [
+    ("unicode_escape", rb"\ud800", 200),
+    ("utf-7", b"+2AA-", 200),
+    ("punycode", b"a-ud800", 200),
+    ("undefined", b"a", 200),
+]
 
 
 @pytest.mark.parametrize(("charset", "label", "status"), [*CLAIMED, ("latin-1", b"\xe9", 422), ("utf-8", b"\xed\xa0\x80", 422)])

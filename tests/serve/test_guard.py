@@ -143,7 +143,9 @@ def test_a_short_token_is_refused(model):
         serve(model, "127.0.0.1", 0, "short", Limits(), lambda *_: None)
 
 
-@pytest.mark.parametrize("token", ["correct horse bátt", "правильная лошадь", "correct horse\n battery", " correct horse battery"])
+@pytest.mark.parametrize(
+    "token", ["correct horse bátt", "правильная лошадь", "correct horse\n battery", " correct horse battery"]
+)
 def test_a_token_that_cannot_be_sent_is_refused(model, token):
     with pytest.raises(ValueError, match="printable ASCII"):
         serve(model, "127.0.0.1", 0, token, Limits(), lambda *_: pytest.fail("served"))
