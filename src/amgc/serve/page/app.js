@@ -59,7 +59,7 @@ function show(now) {
     "It has to learn something before it can answer.",
     `It knows one class only, so it has no choice yet. Teach it a second one.`,
   ][names.length] ?? "";
-  $("classes").replaceChildren(...now.classes.map(row));
+  showClasses(now.classes);
   $("known-names").replaceChildren(...names.map((value) => make("option", { value })));
   $("not-kept").replaceChildren(...now.not_kept.map((textContent) => make("li", { textContent })));
   $("kept").replaceChildren(...now.kept.map((textContent) => make("li", { textContent })));
@@ -68,16 +68,25 @@ function show(now) {
   if (!now.changeable) say($("teach-said"), "This model cannot learn more: it was made without statistics of its classes.");
 }
 
-function row({ label, pictures }) {
+/** In place: rows that stay are not touched, so that the focus stays where it is. */
+function showClasses(classes) {
+  const list = $("classes"), focused = list.contains(document.activeElement);
+  const rows = new Map([...list.children].map((item) => [item.label, item]));
+  const labels = new Set(classes.map(({ label }) => label));
+  for (const [label, item] of rows) if (!labels.has(label)) item.remove();
+  classes.forEach(({ label, pictures }, place) => {
+    const item = rows.get(label) ?? row(label);
+    if (list.children[place] !== item) list.insertBefore(item, list.children[place] ?? null);
+    item.querySelector(".soft").textContent = pictures ? count(pictures, "picture") : "";
+  });
+  if (focused && !list.contains(document.activeElement)) $("known-title").focus(); // its class was forgotten
+}
+
+function row(label) {
   const forget = make("button", { type: "button", className: "quiet", textContent: "Forget" });
   forget.setAttribute("aria-label", `Forget ${label}`);
   forget.addEventListener("click", () => askToForget(label));
-  return make(
-    "li", {},
-    make("span", { className: "name", textContent: label, title: label }),
-    make("span", { className: "soft", textContent: pictures ? count(pictures, "picture") : "" }),
-    forget,
-  );
+  return make("li", { label }, make("span", { dir: "auto", textContent: label }), make("span", { className: "soft" }), forget);
 }
 
 function askToForget(label) {
@@ -91,8 +100,7 @@ function askToForget(label) {
     const done = await attempt(place, () => api("forget", { json: { label }, waiting: (text) => say(place, text) }));
     await look();
     if (done) say(place, `Forgot “${label}”.`);
-    $("known-title").tabIndex = -1; // the button that had the focus is gone
-    $("known-title").focus();
+    $("known-title").focus(); // the button that had it is gone
   }, { once: true });
   dialog.showModal();
 }
@@ -134,8 +142,9 @@ async function learn(event) {
     say(place, "Give it a name first.", true);
     return name.focus();
   }
+  if (!known) return say(place, "The server has not answered yet; try again in a moment.", true);
   const files = chosen;
-  const parts = known && (await attempt(place, async () => portions(files, known.limits)));
+  const parts = await attempt(place, async () => portions(files, known.limits));
   if (!parts) return;
   chosen = [];
   showChosen();
@@ -232,12 +241,12 @@ function card(file, words) {
     const fill = make("span");
     fill.style.inlineSize = `${100 * probability}%`;
     const track = make("span", { className: "track", ariaHidden: "true" }, fill);
-    const name = make("span", { className: "name", textContent: label, title: label });
+    const name = make("span", { dir: "auto", textContent: label });
     return make("li", {}, name, make("span", { className: "share", textContent: percent(probability) }), track);
   });
   const text = make(
     "div", {},
-    make("h3", { textContent: words.title }),
+    make("h3", { dir: "auto", textContent: words.title }),
     make("ol", { className: "bars", hidden: !bars.length }, ...bars),
     make("p", { className: "soft", textContent: words.text }),
   );

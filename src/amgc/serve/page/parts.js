@@ -129,7 +129,7 @@ export function thumbnail(file, text) {
   const url = URL.createObjectURL(file);
   const image = make("img", { src: url, alt: text });
   image.addEventListener("load", () => URL.revokeObjectURL(url), { once: true });
-  image.addEventListener("error", () => image.replaceWith(make("span", { className: "no-view", textContent: text })), { once: true });
+  image.addEventListener("error", () => image.replaceWith(make("span", { className: "no-view", dir: "auto", textContent: text })), { once: true });
   return image;
 }
 
