@@ -85,3 +85,12 @@ def test_learn_pressed_before_the_server_has_answered_says_so(tab, served, drawn
     tab.press("Enter")
     assert "has not answered yet" in tab.text("teach-said")
     assert tab.evaluate("document.querySelectorAll('#teach-thumbs li').length") == 1
+
+
+def test_a_class_that_is_named_unknown_is_told_from_a_picture_of_no_class(page, other, drawn):
+    other.learn(drawn["desert"][:12], "unknown")
+    sees(page, "document.querySelectorAll('#classes li').length === 3")
+    assert page.ask(drawn["desert"][13]).startswith("unknown")
+    assert page.evaluate("document.querySelector('#answers > li').className") == ""
+    assert page.ask(drawn["sunset"][13]).startswith("None of these")
+    assert page.evaluate("document.querySelector('#answers > li').className") == "none"
