@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,11 @@ def find_chromium() -> str | None:
 class Browser:
     """One tab. `requests` and `complaints` hold what it asked for and said since `open`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, flags: Sequence[str] = ()) -> None:
         self.home = tempfile.mkdtemp(prefix="amgc-chromium-")
         reads, self.commands = os.pipe()
         self.answers, writes = os.pipe()
-        command = [sys.executable, "-c", START, str(reads), str(writes), path, *FLAGS, f"--user-data-dir={self.home}"]
+        command = [sys.executable, "-c", START, str(reads), str(writes), path, *FLAGS, *flags, f"--user-data-dir={self.home}"]
         quiet = subprocess.DEVNULL
         self.process = subprocess.Popen(
             command, pass_fds=(reads, writes), stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True

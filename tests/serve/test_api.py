@@ -118,6 +118,25 @@ def test_a_wrong_request_is_told_what_is_wrong(client, request_, status, words):
     assert known(client) == {"grass": 12, "sea": 12}
 
 
+CLAIMED = [
+    ("unicode_escape", rb"\ud800", 200),
+    ("utf-7", b"+2AA-", 200),
+    ("punycode", b"a-ud800", 200),
+    ("undefined", b"a", 200),
+]
+
+
+@pytest.mark.parametrize(("charset", "label", "status"), [*CLAIMED, ("latin-1", b"\xe9", 422), ("utf-8", b"\xed\xa0\x80", 422)])
+def test_a_label_is_utf_8_whatever_charset_is_claimed(client, charset, label, status):
+    body = b'--x\r\nContent-Disposition: form-data; name="label"\r\n\r\n' + label
+    body += b'\r\n--x\r\nContent-Disposition: form-data; name="images"; filename="\\ud800.png"\r\n\r\n' + png("brick", 1)
+    headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+    answer = client.post("/api/learn", content=body + b"\r\n--x--\r\n", headers=headers)
+    assert answer.status_code == status, answer.text
+    assert list(known(client))[2:] == ([label.decode()] if status == 200 else [])
+    assert status == 200 or "UTF-8" in answer.json()["detail"]
+
+
 def test_a_change_by_another_process_is_noticed(client, model):
     Model.open(model.path).forget("grass")
     for _ in range(100):
@@ -127,6 +146,16 @@ def test_a_change_by_another_process_is_noticed(client, model):
     assert known(client) == {"sea": 12}
     answer = client.post("/api/predict?top=9", files=parts(png("grass", 50))).json()["answers"][0]
     assert [one["label"] for one in answer["classes"]] == ["sea"]
+
+
+def test_a_change_between_opening_and_serving_is_noticed(model):
+    Model.open(model.path).forget("grass")
+    with TestClient(create_app(model), base_url=BASE) as client:
+        for _ in range(100):
+            if known(client) == {"sea": 12}:
+                break
+            time.sleep(0.05)
+        assert known(client) == {"sea": 12}
 
 
 def test_while_the_folder_cannot_be_read_what_was_known_answers(client, model):
@@ -238,7 +267,7 @@ def test_the_description_names_every_error(client):
     paths = described["paths"]
     assert set(paths) == {"/api/health", "/api/classes", "/api/predict", "/api/learn", "/api/forget"}
     assert set(paths["/api/predict"]["post"]["responses"]) == {
-        *("200", "400", "403", "409", "413", "415", "422", "429", "500", "503")
+        *("200", "400", "403", "408", "409", "413", "415", "422", "429", "500", "503")
     }
     assert "HTTPValidationError" not in json.dumps(described)
     assert "Retry-After" in paths["/api/learn"]["post"]["responses"]["429"]["headers"]

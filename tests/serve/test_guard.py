@@ -15,8 +15,10 @@ import numpy as np
 from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartParser
+from starlette.responses import Response
 
 from amgc.serve.app import create_app
+from amgc.serve.guard import Guard
 from amgc.serve.run import serve
 from amgc.serve.settings import Limits, Settings
 
@@ -35,6 +37,26 @@ def client(model, base: str = BASE, **settings) -> TestClient:
 
 def ask(client: TestClient, path: str, **how):
     return client.get(path, **how) if path == "/api/classes" else client.post(path, **how)
+
+
+async def raw(app, path: str, length: int, *messages: dict) -> int:
+    """The status that is answered to a request that announces `length` bytes, of which these messages come and then nothing."""
+    headers = {"host": "localhost", "content-type": "multipart/form-data; boundary=x", "content-length": str(length)}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "client": ("10.0.0.1", 1)}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+    coming, statuses = iter(messages), []
+
+    async def receive() -> dict:
+        for message in coming:
+            return message
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets it")
+
+    async def send(message: dict) -> None:
+        statuses.append(message.get("status"))
+
+    await app(scope, receive, send)
+    return statuses[0]
 
 
 # ---- from where ----------------------------------------------------------------------------------------------------------
@@ -121,6 +143,14 @@ def test_a_short_token_is_refused(model):
         serve(model, "127.0.0.1", 0, "short", Limits(), lambda *_: None)
 
 
+@pytest.mark.parametrize(
+    "token", ["correct horse bátt", "правильная лошадь", "correct horse\n battery", " correct horse battery"]
+)
+def test_a_token_that_cannot_be_sent_is_refused(model, token):
+    with pytest.raises(ValueError, match="printable ASCII"):
+        serve(model, "127.0.0.1", 0, token, Limits(), lambda *_: pytest.fail("served"))
+
+
 # ---- how much ------------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +200,39 @@ def test_bodies_together_have_a_limit_too_and_room_is_given_back(model):
     for _ in range(5):  # together more than there is room for, were it not given back
         small = parts(encoded(np.random.default_rng(0).integers(0, 256, (500, 500, 3), dtype=np.uint8)))
         assert asking.post("/api/predict", files=small).status_code == 200
+
+
+def test_bodies_that_never_come_take_no_room_and_are_given_up(model):
+    app = create_app(model, Settings(limits=Limits(upload_mb=3, together_mb=4, silence=1)))
+    begun = {"type": "http.request", "body": b"--x", "more_body": True}
+
+    async def crowd() -> tuple[list[int], int]:
+        paths = ["/api/predict", "/api/learn", "/api/forget"] * 3
+        silent = [asyncio.create_task(raw(app, path, 3_000_000, begun)) for path in paths]
+        await asyncio.sleep(0.1)
+        asking = TestClient(app, base_url=BASE)
+        meanwhile = await asyncio.to_thread(asking.post, "/api/predict", files=parts(png("sea", 1)))
+        assert not any(task.done() for task in silent)
+        return await asyncio.gather(*silent), meanwhile.status_code
+
+    assert asyncio.run(crowd()) == ([408] * 9, 200)
+
+
+def test_a_client_that_waits_for_its_answer_may_be_silent():
+    async def waits(scope, receive, send) -> None:
+        assert not (await receive())["more_body"]
+        with pytest.raises(asyncio.TimeoutError):  # what it waits for is that the client goes
+            await asyncio.wait_for(receive(), 1.3)
+        await Response(status_code=200)(scope, receive, send)
+
+    complete = {"type": "http.request", "body": b"x", "more_body": False}
+    assert asyncio.run(raw(Guard(waits, Settings(limits=Limits(silence=1))), "/api/predict", 1, complete)) == 200
+
+
+@pytest.mark.parametrize("path", ["/api/predict", "/api/learn", "/api/forget"])
+def test_an_upload_that_is_broken_off_is_not_logged(model, caplog, path):
+    broken = asyncio.run(raw(create_app(model), path, 1000, {"type": "http.disconnect"}))
+    assert broken == 400 and caplog.text == ""
 
 
 def test_more_pictures_than_allowed_are_refused(model):

@@ -7,108 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import browser
 import pytest
-from landscapes import SKIES, landscape
-from serving import Server, server
+from serving import server
 
 from amgc.model import Model
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
-CHROMIUM = browser.find_chromium()
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found; AMGC_CHROMIUM names one")
-CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a green picture with a clock
 
 
-class Tab(browser.Browser):
-    """With what a person does to a page."""
-
-    def visit(self, url: str, width: int = 1400) -> None:
-        self.resize(width)
-        self.scheme("light")
-        for place in ("about:blank", url):  # a new start also where only what is behind the # differs
-            self.requests, self.complaints, self.loaded = [], [], False
-            self.call("Page.navigate", url=place)
-            while not self.loaded:
-                self._receive()
-
-    def scheme(self, name: str) -> None:
-        self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": name}])
-
-    def press(self, key: str, text: str = "") -> None:
-        code = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}[key]
-        text = {"Enter": "\r", " ": " "}.get(key, "")
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
-
-    def until(self, expression: str, seconds: float = 60) -> None:
-        """Wait for the expression to be true."""
-        end = time.monotonic() + seconds
-        while not self.evaluate(f"!!({expression})"):
-            assert time.monotonic() < end, f"{expression} never came: {self.evaluate('document.body.innerText')}"
-            time.sleep(0.05)
-
-    def text(self, place: str) -> str:
-        return str(self.evaluate(f"document.getElementById('{place}').innerText"))
-
-    def click(self, selector: str) -> None:
-        """With the mouse, at the middle of an element that can be seen."""
-        self.evaluate(f"document.querySelector('{selector}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        box = f"document.querySelector('{selector}').getBoundingClientRect()"
-        x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({box})")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-
-    def type(self, text: str) -> None:
-        self.call("Input.insertText", text=text)
-
-    def files(self, place: str, paths: list[Path]) -> None:
-        root = self.call("DOM.getDocument")["root"]["nodeId"]
-        node = self.call("DOM.querySelector", nodeId=root, selector=f"#{place}-files")["nodeId"]
-        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in paths])
-
-    def teach(self, label: str, paths: list[Path]) -> str:
-        self.files("teach", paths)
-        self.until(f"document.querySelectorAll('#teach-thumbs li').length === {len(paths)}")
-        self.click("#teach-name")
-        self.type(label)
-        self.click("#teach-go")
-        self.until(f"document.getElementById('teach-said').innerText.includes('Learned “{label}”')")
-        return self.text("teach-said")
-
-    def ask(self, path: Path) -> str:
-        before = self.evaluate("document.querySelectorAll('#answers > li').length")
-        self.files("ask", [path])
-        self.until(f"document.querySelectorAll('#answers > li').length > {before}")
-        return str(self.evaluate("document.querySelector('#answers > li').innerText"))
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
-    assert CHROMIUM
-    browser.FLAGS += CAMERA
-    tab = Tab(CHROMIUM)
-    yield tab
-    tab.close()
-    for flag in CAMERA:
-        browser.FLAGS.remove(flag)
-
-
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory) -> dict[str, list[Path]]:
-    folder = tmp_path_factory.mktemp("drawn")
-    found: dict[str, list[Path]] = {kind: [] for kind in SKIES}
-    for kind, paths in found.items():
-        for seed in range(14):
-            paths.append(folder / f"{kind}-{seed + 1}.jpg")
-            landscape(kind, seed).save(paths[-1], quality=90)
-    return found
-
-
-def keep(tab: Tab, tmp_path: Path, name: str) -> None:
+def keep(tab, tmp_path: Path, name: str) -> None:
     """Screenshots by day and by night, and that nothing sticks out of the window."""
     folder = Path(os.environ.get("AMGC_SCREENSHOTS") or tmp_path)
     for scheme in ("dark", "light"):
@@ -168,23 +77,6 @@ def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, 
         assert not tab.ask(drawn["meadow"][13]).startswith("meadow")
         assert all(url.startswith((served.address, "blob:")) for url in tab.requests)
         assert tab.complaints == []
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory) -> Iterator[Server]:
-    """One that knows two classes, for all tests below; none of them changes that."""
-    home = tmp_path_factory.mktemp("page")
-    model = Model.create(home / "model", filters=32)
-    model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in ("meadow", "night")})
-    with server(model.path, home=home) as served:
-        yield served
-
-
-@pytest.fixture
-def page(tab, served) -> Tab:
-    tab.visit(served.address, 700)
-    tab.until("document.querySelectorAll('#classes li').length === 2")
-    return tab
 
 
 GIVEN = "const given = new DataTransfer(); given.items.add(new File([bytes], 'seen.jpg', {type: 'image/jpeg'}))"
@@ -249,6 +141,15 @@ def test_what_is_wrong_is_said_in_plain_words(page, tmp_path):
     page.until("document.getElementById('ask-said').innerText.includes('notes.jpg cannot be used as a picture')")
 
 
+def test_a_picture_that_cannot_be_used_says_so_and_the_others_are_answered(page, drawn, tmp_path):
+    text = tmp_path / "notes.jpg"
+    text.write_text("no picture at all")
+    page.files("ask", [text, drawn["night"][9]])
+    page.until("document.querySelectorAll('#answers > li').length === 2")
+    latest, first = page.evaluate("[...document.querySelectorAll('#answers > li')].map((item) => item.innerText)")
+    assert latest.startswith("night") and "No answer" in first and "notes.jpg cannot be used as a picture" in first
+
+
 def test_it_goes_on_answering_while_it_learns(page, served, drawn, tmp_path):
     model = Model.open(served.process.args[6])
     with model._folder.lock():  # another process holds the folder: the lesson waits
@@ -290,12 +191,15 @@ def test_the_token_is_entered_on_the_page_or_comes_with_the_link(tab, model, tmp
         address = f"http://127.0.0.1:{served.address.rpartition(':')[2]}"
         token = served.said.rpartition("#token=")[2]
         tab.visit(address)
-        for given in ("wrong", token):
+        for given in ("wrong", "λάθος", "é", token):
             tab.until("document.getElementById('token').open")
             tab.type(given)
             tab.press("Enter")
         tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")
         assert not tab.evaluate("document.getElementById('token').open")
+        tab.visit(f"{address}/#token=%CE%BB%0A")
+        tab.until("document.getElementById('token').open")
+        assert tab.text("trouble") == ""
         tab.evaluate("sessionStorage.clear()")
         tab.visit(f"{address}/#token={token}")
         tab.until("document.getElementById('known-sum').innerText.includes('Nothing yet')")

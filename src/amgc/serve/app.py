@@ -72,7 +72,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 
     @app.post(
         "/api/predict",
-        responses=errors(*guarded, 400, 409, 413, 415, 422, 500, 503),
+        responses=errors(*guarded, 400, 408, 409, 413, 415, 422, 500, 503),
         operation_id="predict",
         openapi_extra=form(limits, label=False) | security,
     )
@@ -99,7 +99,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 
     @app.post(
         "/api/learn",
-        responses=errors(*guarded, 400, 409, 413, 415, 422, 500, 503, 507),
+        responses=errors(*guarded, 400, 408, 409, 413, 415, 422, 500, 503, 507),
         operation_id="learn",
         openapi_extra=form(limits, label=True) | security,
     )
@@ -122,7 +122,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 
     @app.post(
         "/api/forget",
-        responses=errors(*guarded, 400, 404, 409, 413, 422, 500, 503, 507),
+        responses=errors(*guarded, 400, 404, 408, 409, 413, 422, 500, 503, 507),
         operation_id="forget",
         openapi_extra=security,
     )

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from urllib.parse import urlsplit
@@ -105,29 +106,34 @@ class Body:
 
     def __init__(self, guard: Guard, receive: Receive) -> None:
         self.guard, self._receive = guard, receive
-        self.size = 0  # bytes that are counted as in memory
-        self._read = 0
+        self.limits = guard.settings.limits
+        self.size = 0  # bytes in memory
+        self._complete = False
 
     def expect(self, length: str | None) -> None:
-        """Take the room for a body of the length that was announced, before any of it is read."""
+        """Refuse a body that is announced as too long, before any of it is read. Room is taken by what comes alone."""
         if length is not None and length.isascii() and length.isdigit():
-            self._count(int(length[:18]))
+            self._check(int(length[:18]))
 
     async def receive(self) -> Message:
-        message = await self._receive()
-        self._read += len(message.get("body", b""))
-        if self._read > self.size:  # it came without a length
-            self._count(self._read)
+        if self._complete:  # what comes now is that the client goes, whenever it likes
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), self.limits.silence)
+        except asyncio.TimeoutError:
+            raise Problem(408, f"Nothing of the request came for {self.limits.silence} s.") from None
+        self._complete = not message.get("more_body", False)
+        came = len(message.get("body", b""))
+        self._check(self.size + came)
+        if self.guard.together + came > self.limits.together_mb * 1_000_000:
+            raise Problem(503, "Too many pictures are being sent at this moment; try again in 2 s.", 2)
+        self.guard.together += came
+        self.size += came
         return message
 
-    def _count(self, size: int) -> None:
-        limits = self.guard.settings.limits
-        if size > limits.upload_bytes:
-            raise Problem(413, f"A request may have {limits.upload_mb} MB at most; send fewer or smaller pictures.")
-        if self.guard.together + size - self.size > limits.together_mb * 1_000_000:
-            raise Problem(503, "Too many pictures are being sent at this moment; try again in 2 s.", 2)
-        self.guard.together += size - self.size
-        self.size = size
+    def _check(self, size: int) -> None:
+        if size > self.limits.upload_bytes:
+            raise Problem(413, f"A request may have {self.limits.upload_mb} MB at most; send fewer or smaller pictures.")
 
 
 def _same(origin: str | None, host: str) -> bool:

@@ -11,6 +11,8 @@ from amgc.files import FileFormatError
 from amgc.model import ModelBusyError, ModelError, PictureError
 
 LOG = logging.getLogger("amgc.serve")
+# 401: how to ask; 408: the rest of the request is not waited for
+DEMANDED = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -19,7 +21,7 @@ class Problem(HTTPException):
 
     def __init__(self, status: int, detail: str, retry: int | None = None) -> None:
         headers = {"Retry-After": str(retry)} if retry is not None else {}
-        super().__init__(status, detail, headers | ({"WWW-Authenticate": "Bearer"} if status == 401 else {}))
+        super().__init__(status, detail, headers | DEMANDED.get(status, {}))
 
 
 def told(error: Exception) -> Problem:

@@ -29,6 +29,8 @@ def serve(
     local = is_loopback(host)
     if token is not None and len(token) < SHORTEST:
         raise ValueError(f"the token has {len(token)} letters; take at least {SHORTEST}, or leave it out, and one is made.")
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise ValueError("the token has to be of printable ASCII, without spaces at its ends: browsers send no other.")
     made = secrets.token_urlsafe(24) if token is None and not local else None
     bound = bind(host, port)
     names = (*LOCAL_NAMES, in_url(host)) if local else None

@@ -125,6 +125,7 @@ REASONS = {
     401: "the token is missing or wrong",
     403: "the request comes from a page of another site, or asks for a name that is not this server's",
     404: "there is no such class",
+    408: "the request is not complete, and nothing more of it comes",
     409: "the model cannot do this: it knows no class yet, or was made so that it cannot learn",
     413: "too many bytes, pictures or pixels",
     415: "the request is not multipart/form-data",

@@ -18,6 +18,7 @@ class Limits:
     rate: int = 1200  # requests a minute of one client; as many may come at once
     waiting: int = 8  # lessons in the queue; each holds its pictures in memory
     together_mb: int = 512  # of all bodies that are in memory at a time
+    silence: int = 30  # seconds without a byte of a body that is not complete
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -50,7 +50,7 @@ class Teacher:
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(waiting)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amgc-teacher", daemon=True)
-        self._seen = self._stamp()
+        self._seen: tuple[int, int, int] | None = None  # the first look reads: the model was opened some time ago
 
     def start(self) -> None:
         self._thread.start()

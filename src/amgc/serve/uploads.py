@@ -10,7 +10,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from amgc.data.decode import formats
 from amgc.model import PictureError
@@ -30,6 +30,19 @@ class MemoryParser(MultiPartParser):
     def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], limits: Limits) -> None:
         super().__init__(headers, stream, max_files=limits.images + 1, max_fields=10, max_part_size=10 * LABEL)
         self.spool_max_size = limits.upload_bytes + 1
+
+    def on_part_begin(self) -> None:
+        """Names and texts are UTF-8, whatever charset a request claims: some of Python's make what cannot be written again."""
+        self._charset = "utf-8"
+        super().on_part_begin()
+
+    def on_part_end(self) -> None:
+        if self._current_part.file is None:
+            try:
+                self._current_part.data.decode()
+            except UnicodeDecodeError as error:
+                raise Problem(422, "The request has a text that is not UTF-8.") from error
+        super().on_part_end()
 
     def on_headers_finished(self) -> None:
         """A picture may come without a file name, and is no text for that."""
@@ -51,6 +64,8 @@ async def received(request: Request, limits: Limits, fields: tuple[str, ...] = (
         raise Problem(400, f"The request cannot be read: {error.message}") from error
     except FormParserError as error:
         raise Problem(400, "The request cannot be read: it is not valid multipart/form-data.") from error
+    except ClientDisconnect as error:  # nobody hears this, but nothing went wrong here that a log should tell
+        raise Problem(400, "The request ended before all of it had come.") from error
     pictures: list[Picture] = []
     texts: dict[str, str] = {}
     try:

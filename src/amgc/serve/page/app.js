@@ -59,7 +59,7 @@ function show(now) {
     "It has to learn something before it can answer.",
     `It knows one class only, so it has no choice yet. Teach it a second one.`,
   ][names.length] ?? "";
-  $("classes").replaceChildren(...now.classes.map(row));
+  showClasses(now.classes);
   $("known-names").replaceChildren(...names.map((value) => make("option", { value })));
   $("not-kept").replaceChildren(...now.not_kept.map((textContent) => make("li", { textContent })));
   $("kept").replaceChildren(...now.kept.map((textContent) => make("li", { textContent })));
@@ -68,16 +68,25 @@ function show(now) {
   if (!now.changeable) say($("teach-said"), "This model cannot learn more: it was made without statistics of its classes.");
 }
 
-function row({ label, pictures }) {
+/** In place: rows that stay are not touched, so that the focus stays where it is. */
+function showClasses(classes) {
+  const list = $("classes"), focused = list.contains(document.activeElement);
+  const rows = new Map([...list.children].map((item) => [item.label, item]));
+  const labels = new Set(classes.map(({ label }) => label));
+  for (const [label, item] of rows) if (!labels.has(label)) item.remove();
+  classes.forEach(({ label, pictures }, place) => {
+    const item = rows.get(label) ?? row(label);
+    if (list.children[place] !== item) list.insertBefore(item, list.children[place] ?? null);
+    item.querySelector(".soft").textContent = pictures ? count(pictures, "picture") : "";
+  });
+  if (focused && !list.contains(document.activeElement)) $("known-title").focus(); // its class was forgotten
+}
+
+function row(label) {
   const forget = make("button", { type: "button", className: "quiet", textContent: "Forget" });
   forget.setAttribute("aria-label", `Forget ${label}`);
   forget.addEventListener("click", () => askToForget(label));
-  return make(
-    "li", {},
-    make("span", { className: "name", textContent: label, title: label }),
-    make("span", { className: "soft", textContent: pictures ? count(pictures, "picture") : "" }),
-    forget,
-  );
+  return make("li", { label }, make("span", { dir: "auto", textContent: label }), make("span", { className: "soft" }), forget);
 }
 
 function askToForget(label) {
@@ -91,8 +100,7 @@ function askToForget(label) {
     const done = await attempt(place, () => api("forget", { json: { label }, waiting: (text) => say(place, text) }));
     await look();
     if (done) say(place, `Forgot “${label}”.`);
-    $("known-title").tabIndex = -1; // the button that had the focus is gone
-    $("known-title").focus();
+    $("known-title").focus(); // the button that had it is gone
   }, { once: true });
   dialog.showModal();
 }
@@ -134,8 +142,9 @@ async function learn(event) {
     say(place, "Give it a name first.", true);
     return name.focus();
   }
+  if (!known) return say(place, "The server has not answered yet; try again in a moment.", true);
   const files = chosen;
-  const parts = known && (await attempt(place, async () => portions(files, known.limits)));
+  const parts = await attempt(place, async () => portions(files, known.limits));
   if (!parts) return;
   chosen = [];
   showChosen();
@@ -191,51 +200,57 @@ async function ask(files) {
   const place = $("ask-said");
   for (const file of files) {
     say(place, `Looking at ${file.name} …`);
-    const found = await attempt(place, async () => {
-      if (known) portions([file], known.limits);
-      const body = new FormData();
-      body.append("images", file, file.name);
-      return api("predict?top=5", { body, waiting: (text) => say(place, text) });
-    });
-    if (!found) return;
-    const [answer] = found.answers;
-    const words = inWords(answer);
-    $("answers").prepend(card(file, answer, words));
+    const words = await answered(file, place);
+    $("answers").prepend(card(file, words));
     while ($("answers").children.length > SHOWN) $("answers").lastElementChild.remove();
     say(place, "");
-    place.append(make("span", { className: "unseen", textContent: `${file.name}: ${words.title}. ${words.fit}` }));
+    place.append(make("span", { className: "unseen", textContent: `${file.name}: ${words.title}. ${words.text}` }));
+  }
+}
+
+/** What is answered to one picture; that it cannot be used is an answer too, and does not keep the others from theirs. */
+async function answered(file, place) {
+  try {
+    if (known) portions([file], known.limits);
+    const body = new FormData();
+    body.append("images", file, file.name);
+    const { answers: [answer] } = await api("predict?top=5", { body, waiting: (text) => say(place, text) });
+    return { ...inWords(answer), classes: answer.classes };
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    return { title: "No answer", text: error.message, kind: "bad", classes: [] };
   }
 }
 
 /** What the numbers mean. */
 function inWords({ answer, fit, classes }) {
   const own = known?.classes.find(({ label }) => label === answer);
-  if (fit === null) return { title: answer, fit: "How well it fits is not known with this model." };
+  if (fit === null) return { title: answer, text: "How well it fits is not known with this model." };
   if (own?.pictures < FEW) {
-    return { title: answer, fit: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; teach it ${FEW} or more.` };
+    return { title: answer, text: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; teach it ${FEW} or more.` };
   }
   if (fit < UNFIT) {
     const text = `The nearest is “${classes[0].label}”, but fewer than 1 in 100 of its own pictures are this far off.`;
-    return { title: "None of these", fit: text, none: true };
+    return { title: "None of these", text, kind: "none" };
   }
-  return { title: answer, fit: `It fits: ${percent(fit)} of the pictures of “${answer}” are less typical of it.` };
+  return { title: answer, text: `It fits: ${percent(fit)} of the pictures of “${answer}” are less typical of it.` };
 }
 
-function card(file, answer, words) {
-  const bars = answer.classes.map(({ label, probability }) => {
+function card(file, words) {
+  const bars = words.classes.map(({ label, probability }) => {
     const fill = make("span");
     fill.style.inlineSize = `${100 * probability}%`;
     const track = make("span", { className: "track", ariaHidden: "true" }, fill);
-    const name = make("span", { className: "name", textContent: label, title: label });
+    const name = make("span", { dir: "auto", textContent: label });
     return make("li", {}, name, make("span", { className: "share", textContent: percent(probability) }), track);
   });
   const text = make(
     "div", {},
-    make("h3", { textContent: words.title }),
-    make("ol", { className: "bars" }, ...bars),
-    make("p", { className: "soft", textContent: words.fit }),
+    make("h3", { dir: "auto", textContent: words.title }),
+    make("ol", { className: "bars", hidden: !bars.length }, ...bars),
+    make("p", { className: "soft", textContent: words.text }),
   );
-  return make("li", { className: words.none ? "none" : "" }, thumbnail(file, file.name), text);
+  return make("li", { className: words.kind ?? "" }, thumbnail(file, file.name), text);
 }
 
 // ---- start --------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ export const count = (number, one, many = `${one}s`) => `${number.toLocaleString
 // ---- requests -----------------------------------------------------------------------------------------------------------
 
 const TRIES = 5; // of a request that the server asks to repeat later
+const SENDABLE = /^[\x20-\x7e]*$/; // what `fetch` takes in a header, and the server in a token
 const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 /** What a person is told when something cannot be done. */
@@ -23,6 +24,7 @@ export class Refused extends Error {}
 export async function api(path, { body, json, waiting = () => {} } = {}) {
   for (let attempt = 1; ; attempt++) {
     const headers = {};
+    if (!SENDABLE.test(sessionStorage.getItem("token") ?? "")) sessionStorage.removeItem("token"); // wrong: the server asks for another
     const token = sessionStorage.getItem("token");
     if (token) headers.Authorization = `Bearer ${token}`;
     if (json) headers["Content-Type"] = "application/json";
@@ -127,7 +129,7 @@ export function thumbnail(file, text) {
   const url = URL.createObjectURL(file);
   const image = make("img", { src: url, alt: text });
   image.addEventListener("load", () => URL.revokeObjectURL(url), { once: true });
-  image.addEventListener("error", () => image.replaceWith(make("span", { className: "no-view", textContent: text })), { once: true });
+  image.addEventListener("error", () => image.replaceWith(make("span", { className: "no-view", dir: "auto", textContent: text })), { once: true });
   return image;
 }
 

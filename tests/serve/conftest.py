@@ -1,0 +1,117 @@
+"""The page in a browser, with what a person does to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+import pytest
+from landscapes import SKIES, landscape
+from serving import Server, server
+
+from amgc.model import Model
+
+CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a green picture with a clock
+
+
+class Tab(browser.Browser):
+    """With what a person does to a page."""
+
+    def visit(self, url: str, width: int = 1400) -> None:
+        self.resize(width)
+        self.scheme("light")
+        for place in ("about:blank", url):  # a new start also where only what is behind the # differs
+            self.requests, self.complaints, self.loaded = [], [], False
+            self.call("Page.navigate", url=place)
+            while not self.loaded:
+                self._receive()
+
+    def scheme(self, name: str) -> None:
+        self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def press(self, key: str, text: str = "") -> None:
+        code = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}[key]
+        text = {"Enter": "\r", " ": " "}.get(key, "")
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
+
+    def until(self, expression: str, seconds: float = 60) -> None:
+        """Wait for the expression to be true."""
+        end = time.monotonic() + seconds
+        while not self.evaluate(f"!!({expression})"):
+            assert time.monotonic() < end, f"{expression} never came: {self.evaluate('document.body.innerText')}"
+            time.sleep(0.05)
+
+    def text(self, place: str) -> str:
+        return str(self.evaluate(f"document.getElementById('{place}').innerText"))
+
+    def click(self, selector: str) -> None:
+        """With the mouse, at the middle of an element that can be seen."""
+        self.evaluate(f"document.querySelector('{selector}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = f"document.querySelector('{selector}').getBoundingClientRect()"
+        x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({box})")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    def files(self, place: str, paths: list[Path]) -> None:
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=f"#{place}-files")["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in paths])
+
+    def teach(self, label: str, paths: list[Path]) -> str:
+        self.files("teach", paths)
+        self.until(f"document.querySelectorAll('#teach-thumbs li').length === {len(paths)}")
+        self.click("#teach-name")
+        self.type(label)
+        self.click("#teach-go")
+        self.until(f"document.getElementById('teach-said').innerText.includes('Learned “{label}”')")
+        return self.text("teach-said")
+
+    def ask(self, path: Path) -> str:
+        before = self.evaluate("document.querySelectorAll('#answers > li').length")
+        self.files("ask", [path])
+        self.until(f"document.querySelectorAll('#answers > li').length > {before}")
+        return str(self.evaluate("document.querySelector('#answers > li').innerText"))
+
+
+@pytest.fixture(scope="session")
+def tab() -> Iterator[Tab]:
+    path = browser.find_chromium()
+    if path is None:
+        pytest.skip("no Chromium found; AMGC_CHROMIUM names one")
+    tab = Tab(path, CAMERA)
+    yield tab
+    tab.close()
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory) -> dict[str, list[Path]]:
+    folder = tmp_path_factory.mktemp("drawn")
+    found: dict[str, list[Path]] = {kind: [] for kind in SKIES}
+    for kind, paths in found.items():
+        for seed in range(14):
+            paths.append(folder / f"{kind}-{seed + 1}.jpg")
+            landscape(kind, seed).save(paths[-1], quality=90)
+    return found
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory) -> Iterator[Server]:
+    """One that knows two classes, for many tests; none of them changes that."""
+    home = tmp_path_factory.mktemp("page")
+    model = Model.create(home / "model", filters=32)
+    model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in ("meadow", "night")})
+    with server(model.path, home=home) as served:
+        yield served
+
+
+@pytest.fixture
+def page(tab, served) -> Tab:
+    tab.visit(served.address, 700)
+    tab.until("document.querySelectorAll('#classes li').length === 2")
+    return tab

@@ -1,0 +1,96 @@
+"""The page for everyone: by keyboard, by touch, with poor sight, in any script; and nothing that is pressed says nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from amgc.model import Model
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+LOOK = "document.dispatchEvent(new Event('visibilitychange'))"  # so that the page looks at once
+
+
+@pytest.fixture
+def other(served) -> Iterator[Model]:
+    """The served model in another process than the server's; what it learns is forgotten afterwards."""
+    model = Model.open(served.process.args[6])
+    before = set(model.classes)
+    yield model
+    for label in set(model.classes) - before:
+        model.forget(label)
+
+
+def sees(page, expression: str) -> None:
+    """Wait until the page has looked and the expression is true."""
+    page.until(f"{LOOK} && ({expression})")
+
+
+def test_the_focus_stays_when_another_process_learns_and_forgets(page, other, drawn):
+    page.evaluate("window.held = document.querySelector('#classes button'); held.focus()")
+    other.learn(drawn["desert"][:3], "desert")
+    sees(page, "document.querySelectorAll('#classes li').length === 3")
+    assert page.evaluate("document.activeElement === held && held.ariaLabel") == "Forget meadow"
+    page.evaluate("window.held = document.querySelector('#classes li:last-child button'); held.focus()")
+    other.learn(drawn["desert"][3:7], "desert")
+    sees(page, "document.querySelector('#classes li:last-child').innerText.includes('7 pictures')")
+    assert page.evaluate("document.activeElement === held && held.ariaLabel") == "Forget desert"
+    other.forget("desert")
+    sees(page, "document.querySelectorAll('#classes li').length === 2")
+    assert page.evaluate("document.activeElement.id") == "known-title"
+
+
+def test_a_long_name_is_shown_whole_and_in_its_own_direction(page, other, drawn):
+    label = "שלום" * 60
+    other.learn(drawn["desert"][:8], label)
+    sees(page, "document.querySelectorAll('#classes li').length === 3")
+    page.resize(400)
+    page.ask(drawn["desert"][9])
+    names = f"[...document.querySelectorAll('#classes span, .bars span, h3')].filter((one) => one.textContent === '{label}')"
+    shown = page.evaluate(
+        f"{names}.map((one) => [getComputedStyle(one).direction, one.offsetHeight > 60, one.scrollWidth <= one.offsetWidth])"
+    )
+    assert shown == [["rtl", True, True]] * 3
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def luminance(colour: str) -> float:
+    shares = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_edges_of_what_takes_input_can_be_seen(page, scheme):
+    page.scheme(scheme)
+    time.sleep(0.3)  # colours change slowly
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    for place in ("#teach .zone", "#ask .zone", "#teach-name", "#token-text"):
+        style = f"getComputedStyle(document.querySelector('{place}'))"
+        edge, inside = page.evaluate(f"[{style}.borderTopColor, {style}.backgroundColor]")
+        for beside in (ground, inside):
+            darker, lighter = sorted([luminance(edge), luminance(beside)])
+            assert (lighter + 0.05) / (darker + 0.05) >= 3, f"{place}: {edge} on {beside}"  # WCAG 2.2, 1.4.11
+
+
+def test_learn_pressed_before_the_server_has_answered_says_so(tab, served, drawn):
+    silent = tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.fetch = () => new Promise(() => {})")
+    tab.visit(served.address)
+    tab.call("Page.removeScriptToEvaluateOnNewDocument", **silent)
+    tab.files("teach", drawn["desert"][:1])
+    tab.click("#teach-name")
+    tab.type("desert")
+    tab.press("Enter")
+    assert "has not answered yet" in tab.text("teach-said")
+    assert tab.evaluate("document.querySelectorAll('#teach-thumbs li').length") == 1
+
+
+def test_a_class_that_is_named_unknown_is_told_from_a_picture_of_no_class(page, other, drawn):
+    other.learn(drawn["desert"][:12], "unknown")
+    sees(page, "document.querySelectorAll('#classes li').length === 3")
+    assert page.ask(drawn["desert"][13]).startswith("unknown")
+    assert page.evaluate("document.querySelector('#answers > li').className") == ""
+    assert page.ask(drawn["sunset"][13]).startswith("None of these")
+    assert page.evaluate("document.querySelector('#answers > li').className") == "none"
