@@ -215,11 +215,13 @@ class Session:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def checkpoint_if_due(self, optimizer: Any) -> None:
-        """After a step: save if it is time, stop if asked to."""
+        """After a step: save if it is time; if asked to, stop, as soon as that can be saved."""
         due, stop = time.monotonic() - self._saved_at > 60 * self.config.machine.checkpoint_minutes, self.stop_asked()
-        if (due or stop) and self.method.settled:
-            self.meter.check(self.method.task)  # a network that is broken does not replace one that is not
-            self.checkpoint(optimizer)
+        new = self.method.task.new
+        if not (due or stop) or not self.method.settled(self.stream.class_counts[0][new.start : new.stop]):
+            return
+        self.meter.check(self.method.task)  # a network that is broken does not replace one that is not
+        self.checkpoint(optimizer)
         if stop:
             raise Stopped
 
