@@ -71,3 +71,27 @@ def test_a_class_of_one_image_does_not_keep_checkpoints_from_being_written(
     config = tiny.config("amgc", sizes=(2, 2), natural_order=True, later={"batch_size": 64, "epochs": 4}, machine=machine)
     run(config, tmp_path, dataset=tiny.images((9, 9, 9, 1)))
     assert saved[-5:] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]
+
+
+@pytest.mark.parametrize("place", ["final_features", "evaluate"])
+@pytest.mark.parametrize("method", ["amgc", "lwf", "fetril"])
+def test_a_stop_after_the_training_keeps_all_of_it(
+    method: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, watch, whole = tiny.config(method, sizes=(2, 2)), StopAfter(), getattr(Session, place)
+    dataset = tiny.images((9,) * 4)
+
+    def stopping(self: Session, task: Task, *more: Any) -> Any:
+        watch.stop = watch.task == 1
+        return whole(self, task, *more)
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(Session, place, stopping)
+        run(config, tmp_path / "stopped", watch, dataset)
+    assert watch.done > 0
+    assert read(tmp_path / "stopped" / CHECKPOINT)[0]["position"] == {"task": 1, "step": watch.done, "begun": True}
+    again = StopAfter()
+    resume(tmp_path / "stopped", again, dataset)
+    assert again.task == 1 and again.done == 0, "no step is done twice"
+    run(config, tmp_path / "whole", dataset=dataset)
+    tiny.assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
