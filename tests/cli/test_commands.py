@@ -148,6 +148,18 @@ def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):
     assert len(figures(folder)) == 1
 
 
+@pytest.mark.parametrize(("damage", "finished"), [(lambda c: b"x" + c, False), (lambda c: c + c, True)])
+def test_damaged_metrics_are_written_anew_from_the_checkpoint(damage, finished, stopped):
+    path = stopped("x", ["--method", "amgc"]) / "metrics.jsonl"
+    before = figures("x")
+    if finished:
+        assert main(["resume", "x", "--quiet"]) == 0
+        before = figures("x")
+    path.write_bytes(damage(path.read_bytes()))
+    assert main(["resume", "x", "--quiet"]) == 0
+    assert figures("x")[: len(before)] == before and len(figures("x")) == 2
+
+
 def test_a_damaged_plan_is_told(stopped, capsys):
     folder = stopped("x", [])
     (folder / "plan.json").write_text("{}")
