@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.helpers import TINY, figures
 
 import amgc
+from amgc.cli import plan
 from amgc.cli.main import main
 from amgc.engine.session import Session
 from amgc.files import FileFormatError
@@ -51,6 +53,35 @@ def test_a_run_is_shown_and_resumed_when_it_is_finished(capsys):
     assert Path("runs/digits/metrics.jsonl").read_bytes() == before
     assert main(["show", "runs/digits"]) == 0
     assert "finished" in capsys.readouterr().out
+
+
+def test_two_runs_that_start_together_have_folders_of_their_own(monkeypatch):
+    """The second starts while the first is still reading its data."""
+    first, started = plan.load_data, []
+
+    def load_data(of: plan.Plan) -> Any:
+        started.append(of.folder)
+        if len(started) == 1:
+            assert main(["run", *AMGC, "--quiet"]) == 0
+        return first(of)
+
+    monkeypatch.setattr(plan, "load_data", load_data)
+    assert main(["run", *AMGC, "--quiet"]) == 0
+    assert started == [Path("runs/digits"), Path("runs/digits-2")]
+    assert figures("runs/digits") == figures("runs/digits-2")
+
+
+def test_a_run_that_does_not_start_leaves_its_folder_free(monkeypatch):
+    def fail(of: plan.Plan) -> None:
+        assert of.folder.is_dir()
+        raise ValueError("no such data")
+
+    monkeypatch.setattr(plan, "load_data", fail)
+    assert main(["run", *AMGC]) == 2
+    assert not Path("runs").exists()
+    Path("runs/other").mkdir(parents=True)
+    assert main(["run", *AMGC]) == 2
+    assert [path.name for path in Path("runs").iterdir()] == ["other"]
 
 
 def test_a_run_does_not_touch_the_one_before():
