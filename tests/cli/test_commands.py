@@ -198,6 +198,14 @@ def test_a_damaged_plan_is_told(stopped, capsys):
     assert "'x/plan.json' is damaged" in capsys.readouterr().err
 
 
+def test_a_plan_of_another_version_is_refused(stopped, capsys):
+    path = stopped("x", ["--method", "amgc"]) / "plan.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    assert main(["resume", "x"]) == 1
+    assert "'x/plan.json' has version 2; this amgc reads version 1." in capsys.readouterr().err
+    assert len(figures("x")) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from amgc.data import Dataset
 
-VERSION = 1
+VERSION = 1  # of plan.json
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Plan:
             return cls(folder, {find(config.method).name: config})
         try:
             content = json.loads(path.read_text())
+            if content["version"] != VERSION:
+                raise FileFormatError(f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}.")
             configs = {name: Config.from_json(values) for name, values in content["runs"].items()}
             return cls(folder, configs, content["paper"], content["giver"], tuple(content["takers"]))
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
