@@ -49,6 +49,13 @@ def test_a_folder_holds_one_run(folder: Path) -> None:
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize("count", [0, 2, 21])
+def test_images_that_were_left_out_are_written_down(count: int, tmp_path: Path) -> None:
+    bad = tuple(f"photos/cat/{number}.png" for number in range(count))
+    run(tiny.config("ncm", tasks=1), tmp_path, dataset=replace(tiny.images(), skipped=bad))
+    assert json.loads((tmp_path / "run.json").read_text())["skipped"] == {"count": count, "names": list(bad[:20])}
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert run(tiny.config(), tmp_path / "run", dataset=tiny.images(), dry_run=True) == []
     assert not (tmp_path / "run").exists()

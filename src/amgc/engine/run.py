@@ -1,6 +1,6 @@
 """A run from its first task to its last, in a folder of its own.
 
-folder/run.json              the resolved config, versions, class names in order of arrival, task sizes
+folder/run.json              the resolved config, versions, classes in order of arrival and their images, task sizes
 folder/metrics.jsonl         a line per finished task
 folder/checkpoint.safetensors  where the run is; `resume` goes on from there
 folder/task-1.safetensors    network and head after task 1's training, for other methods to start from
@@ -41,6 +41,7 @@ RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
 COMMAND = "AMGC_COMMAND"  # tells a run the command that it is part of, as a JSON list, if it is not the process's own
 VERSION = 1  # of run.json
 SPLITS = ("training", "test")  # whose images run.json counts
+SKIPPED = 20  # unreadable images that run.json names; it counts them all
 FEW = 3  # changes of the data that a message tells
 
 
@@ -196,6 +197,7 @@ def describe(session: Session) -> dict[str, Any]:
         "class_names": list(session.stream.class_names),
         "class_counts": dict(zip(SPLITS, session.stream.class_counts, strict=True)),
         "sizes": list(session.stream.sizes),
+        "skipped": {"count": len(session.skipped), "names": list(session.skipped[:SKIPPED])},
     }
 
 

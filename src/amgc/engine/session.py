@@ -61,6 +61,7 @@ class Session:
         dataset = dataset or load(config.data, **config.data_options)
         if dataset.skipped:
             watch.note(f"{len(dataset.skipped)} unreadable images were left out: {listing(dataset.skipped)}")
+        self.skipped = dataset.skipped
         self.stream = TaskStream(dataset, *order_and_sizes(config, dataset))
         torch.manual_seed(seed_of(config.seed, "weights"))
         self.network = make_network(config, dataset).to(self.processes.device)
