@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.helpers import TINY, figures
 
 import amgc
+from amgc.cli import plan
 from amgc.cli.main import main
 from amgc.engine.session import Session
 from amgc.files import FileFormatError
@@ -51,6 +53,35 @@ def test_a_run_is_shown_and_resumed_when_it_is_finished(capsys):
     assert Path("runs/digits/metrics.jsonl").read_bytes() == before
     assert main(["show", "runs/digits"]) == 0
     assert "finished" in capsys.readouterr().out
+
+
+def test_two_runs_that_start_together_have_folders_of_their_own(monkeypatch):
+    """The second starts while the first is still reading its data."""
+    first, started = plan.load_data, []
+
+    def load_data(of: plan.Plan) -> Any:
+        started.append(of.folder)
+        if len(started) == 1:
+            assert main(["run", *AMGC, "--quiet"]) == 0
+        return first(of)
+
+    monkeypatch.setattr(plan, "load_data", load_data)
+    assert main(["run", *AMGC, "--quiet"]) == 0
+    assert started == [Path("runs/digits"), Path("runs/digits-2")]
+    assert figures("runs/digits") == figures("runs/digits-2")
+
+
+def test_a_run_that_does_not_start_leaves_its_folder_free(monkeypatch):
+    def fail(of: plan.Plan) -> None:
+        assert of.folder.is_dir()
+        raise ValueError("no such data")
+
+    monkeypatch.setattr(plan, "load_data", fail)
+    assert main(["run", *AMGC]) == 2
+    assert not Path("runs").exists()
+    Path("runs/other").mkdir(parents=True)
+    assert main(["run", *AMGC]) == 2
+    assert [path.name for path in Path("runs").iterdir()] == ["other"]
 
 
 def test_a_run_does_not_touch_the_one_before():
@@ -148,11 +179,31 @@ def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):
     assert len(figures(folder)) == 1
 
 
+@pytest.mark.parametrize(("damage", "finished"), [(lambda c: b"x" + c, False), (lambda c: c + c, True)])
+def test_damaged_metrics_are_written_anew_from_the_checkpoint(damage, finished, stopped):
+    path = stopped("x", ["--method", "amgc"]) / "metrics.jsonl"
+    before = figures("x")
+    if finished:
+        assert main(["resume", "x", "--quiet"]) == 0
+        before = figures("x")
+    path.write_bytes(damage(path.read_bytes()))
+    assert main(["resume", "x", "--quiet"]) == 0
+    assert figures("x")[: len(before)] == before and len(figures("x")) == 2
+
+
 def test_a_damaged_plan_is_told(stopped, capsys):
     folder = stopped("x", [])
     (folder / "plan.json").write_text("{}")
     assert main(["resume", "x"]) == 1
     assert "'x/plan.json' is damaged" in capsys.readouterr().err
+
+
+def test_a_plan_of_another_version_is_refused(stopped, capsys):
+    path = stopped("x", ["--method", "amgc"]) / "plan.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    assert main(["resume", "x"]) == 1
+    assert "'x/plan.json' has version 2; this amgc reads version 1." in capsys.readouterr().err
+    assert len(figures("x")) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import tiny
 import torch
 
 from amgc import files
+from amgc.data import Images
 from amgc.engine import checkpoint
 from amgc.engine.run import RunExistsError, locked, resume, run
 from amgc.engine.session import CHECKPOINT
@@ -45,6 +47,13 @@ def test_a_folder_holds_one_run(folder: Path) -> None:
     with pytest.raises(RunExistsError, match="holds a run already; resume it"):
         run(tiny.config(), folder, dataset=tiny.images())
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("count", [0, 2, 21])
+def test_images_that_were_left_out_are_written_down(count: int, tmp_path: Path) -> None:
+    bad = tuple(f"photos/cat/{number}.png" for number in range(count))
+    run(tiny.config("ncm", tasks=1), tmp_path, dataset=replace(tiny.images(), skipped=bad))
+    assert json.loads((tmp_path / "run.json").read_text())["skipped"] == {"count": count, "names": list(bad[:20])}
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
@@ -175,6 +184,31 @@ def test_a_run_is_not_resumed_on_other_classes(folder: Path) -> None:
     """A folder of images that gained a class would otherwise come in another order, unnoticed."""
     with pytest.raises(ValueError, match="the data set has changed"):
         resume(folder, dataset=tiny.images(prefix="other"))
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_run_is_not_resumed_on_other_numbers_of_images(folder: Path, split: str) -> None:
+    """Task 1's accuracies and statistics would be of other images than those that follow."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    dataset = tiny.images()
+    images: Images = getattr(dataset, split)
+    fewer = replace(dataset, **{split: images.subset(torch.arange(1, len(images)))})
+    had, kind = {"train": (9, "training"), "test": (3, "test")}[split]
+    with pytest.raises(ValueError, match=f"class 'class 0' had {had} {kind} images, and has {had - 1}. Restore the data, or"):
+        resume(folder, dataset=fewer)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_several_classes_that_changed_are_counted(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"(class 'class \d' had 9 training images, and has 8; ){3}and 3 more\. Restore"):
+        resume(folder, dataset=tiny.images((8,) * 6))
+
+
+def test_a_run_that_did_not_count_its_images_resumes(folder: Path) -> None:
+    about = json.loads((folder / "run.json").read_text())
+    assert about.pop("class_counts") == {"training": [9] * 6, "test": [3] * 6}
+    (folder / "run.json").write_text(json.dumps(about))
+    assert len(resume(folder, dataset=tiny.images())) == 3
 
 
 def test_a_machine_setting_that_does_not_exist_is_named(folder: Path) -> None:

@@ -160,16 +160,16 @@ def kill_at(patched: pytest.MonkeyPatch, task: int, step: int) -> None:
     """In the middle of a task, with a checkpoint behind it and a logged step beyond; buffers are lost, as in a crash."""
     whole = Session.checkpoint_if_due
 
-    def checkpoint_if_due(self: Session, optimizer: Any) -> None:
+    def checkpoint_if_due(self: Session, optimizer: Any, *, last: bool) -> None:
         if (self.position.task, self.position.step) == (task, step):
             for logger in self.watch.loggers if isinstance(self.watch, loggers.Logged) else ():
                 patched.setattr(type(logger), "close", lambda self, complete: None)
                 if isinstance(logger, loggers.TensorBoard):
                     logger.flush()  # the worst: all that is beyond the checkpoint has reached the disk
             raise KilledError
-        if self.position.step % 2 == 0 and self.method.settled:
+        if self.position.step % 2 == 0:
             self.checkpoint(optimizer)
-        whole(self, optimizer)
+        whole(self, optimizer, last=last)
 
     patched.setattr(Session, "checkpoint_if_due", checkpoint_if_due)
 

@@ -49,7 +49,7 @@ def test_head_and_network_have_rates_and_decays_of_their_own(tmp_path: Path, mon
     """In every step of a run, as the optimiser has them."""
     groups: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
-    def record(self: Session, optimizer: Any) -> None:
+    def record(self: Session, optimizer: Any, *, last: bool) -> None:
         kept = tuple((group["lr"], group["weight_decay"], len(group["params"])) for group in optimizer.param_groups)
         groups.append((self.position.task, kept))
 

@@ -324,11 +324,12 @@ def test_freeze_solves_streams_of_every_shape(sizes: tuple[int, ...], epochs: in
     assert [len(line["correct"]) for line in lines] == np.cumsum(sizes).tolist()
 
 
-def test_a_checkpoint_waits_until_no_mean_is_that_of_one_image() -> None:
+def test_a_checkpoint_waits_until_no_mean_is_that_of_one_image_of_several() -> None:
     world = World()
     method: AMGC = world.method
-    assert method.settled
-    for count, settled in ((1, False), (2, True)):
+    several = [5] * len(method.running.count)
+    assert method.settled(several)
+    for count, images, settled in ((1, 5, False), (2, 5, True), (1, 1, True)):
         method.running.reset()
         method.running.update(world.rows[:count].detach(), torch.zeros(count, dtype=torch.int64))
-        assert method.settled == settled
+        assert method.settled([images, *several[1:]]) == settled

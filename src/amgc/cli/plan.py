@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from amgc.data import Dataset
 
-VERSION = 1
+VERSION = 1  # of plan.json
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Plan:
             return cls(folder, {find(config.method).name: config})
         try:
             content = json.loads(path.read_text())
+            if content["version"] != VERSION:
+                raise FileFormatError(f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}.")
             configs = {name: Config.from_json(values) for name, values in content["runs"].items()}
             return cls(folder, configs, content["paper"], content["giver"], tuple(content["takers"]))
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -127,11 +129,10 @@ def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[...
 def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False, ending: bool = True) -> int:
     """The runs of a plan that are not finished, from where they are; then, unless `ending` is false, what came out."""
     from amgc.engine.run import RUN, resume, run
-    from amgc.report import load_run
 
     shown = Quiet() if quiet or not is_first_process() else Shown(console)
     begun = {name for name in plan.configs if (plan.place(name) / RUN).exists()}  # now: several processes must agree
-    unfinished = [name for name in plan.configs if name not in begun or not load_run(plan.place(name)).finished]
+    unfinished = [name for name in plan.configs if name not in begun or not is_finished(plan.place(name))]
 
     def work() -> bool:
         if not unfinished:
@@ -150,6 +151,16 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
 
     with stoppable(shown):
         return _told(plan, console, work)
+
+
+def is_finished(folder: Path) -> bool:
+    """A run that cannot be read is not: to go on with it writes its metrics anew, from the checkpoint, or says why not."""
+    from amgc.report import RunError, load_run
+
+    try:
+        return load_run(folder).finished
+    except RunError:
+        return False
 
 
 def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:

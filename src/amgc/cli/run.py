@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from amgc.cli.ending import GRID
@@ -25,11 +27,17 @@ def main(arguments: Sequence[str]) -> int:
     from amgc.cli.progress import console
 
     plan = Plan(folder, parsed.configs, paper(parsed))
-    return carry_out(plan, console(), quiet=parsed.quiet, dry_run=parsed.dry_run)
+    try:
+        return carry_out(plan, console(), quiet=parsed.quiet, dry_run=parsed.dry_run)
+    finally:
+        if parsed.out is None and is_first_process():
+            with suppress(OSError):  # there is a run in it, or beside it
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def choose_folder(parsed: Parsed) -> Path:
-    """`--out`, or a free folder in `runs`; a run that is there already is never touched."""
+    """`--out`, or a folder in `runs` that nobody has; a run that is there already is never touched."""
     if not is_first_process():
         return Path(parsed.out or os.environ.get(FOLDER) or "runs")
     if parsed.out is not None:
@@ -41,12 +49,18 @@ def choose_folder(parsed: Parsed) -> Path:
         return folder
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError("under torchrun say where the run goes, with --out FOLDER: all processes have to agree.")
-    base, count = Path("runs") / parsed.choice.name, 1
-    folder = base
-    while folder.exists():
-        count += 1
-        folder = base.with_name(f"{base.name}-{count}")
-    return folder
+    name = parsed.choice.name
+    folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(folder for folder in folders if (not folder.exists() if parsed.dry_run else reserve(folder)))
+
+
+def reserve(folder: Path) -> bool:
+    """Make the folder, unless it is there: of two runs that start together one alone has made it."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 def check_start(parsed: Parsed) -> None:

@@ -136,6 +136,9 @@ class TaskStream:
         # position[label] is the label's place in the order, or -1: one lookup for all samples
         self._position = torch.full((known,), -1, dtype=torch.int64)
         self._position[torch.tensor(order)] = torch.arange(len(order))
+        # how many training, and how many test images each class has, in the order of arrival
+        splits = (torch.bincount(images.labels, minlength=known).tolist() for images in (dataset.train, dataset.test))
+        self.class_counts: tuple[list[int], ...] = tuple([counts[label] for label in order] for counts in splits)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -168,9 +171,9 @@ class TaskStream:
 
     def counts(self, task: int) -> tuple[int, int]:
         """How many training and how many test images the task's new classes have; no image is touched."""
-        new = torch.tensor([self.order[label] for label in self.classes(task)])
-        train, test = self._dataset.train.labels, self._dataset.test.labels
-        return int(torch.isin(train, new).sum()), int(torch.isin(test, new).sum())
+        new = self.classes(task)
+        train, test = (sum(counts[new.start : new.stop]) for counts in self.class_counts)
+        return train, test
 
     def _select(self, images: Images, start: int, stop: int) -> Images:
         labels: Tensor = self._position[images.labels]

@@ -1,6 +1,6 @@
 """A run from its first task to its last, in a folder of its own.
 
-folder/run.json              the resolved config, versions, class names in order of arrival, task sizes
+folder/run.json              the resolved config, versions, classes in order of arrival and their images, task sizes
 folder/metrics.jsonl         a line per finished task
 folder/checkpoint.safetensors  where the run is; `resume` goes on from there
 folder/task-1.safetensors    network and head after task 1's training, for other methods to start from
@@ -40,6 +40,9 @@ from amgc.engine.watch import Watch
 RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
 COMMAND = "AMGC_COMMAND"  # tells a run the command that it is part of, as a JSON list, if it is not the process's own
 VERSION = 1  # of run.json
+SPLITS = ("training", "test")  # whose images run.json counts
+SKIPPED = 20  # unreadable images that run.json names; it counts them all
+FEW = 3  # changes of the data that a message tells
 
 
 class RunExistsError(ValueError):
@@ -74,19 +77,30 @@ def resume(folder: Path, watch: Watch | None = None, dataset: Dataset | None = N
     loggers.check(config.machine.log)
     with locked(folder):
         session = Session(config, folder, watch or Watch(), dataset)
-        check_classes(session)
+        check_data(session)
         session.resume()
         session.watch.begin_run(session.stream.class_names, session.stream.sizes, lambda: estimate(session))
         return complete(session)
 
 
-def check_classes(session: Session) -> None:
-    """A run goes on with the classes that it began with: one more or less would give all of them another order."""
-    before, now = json.loads((session.folder / RUN).read_text()).get("class_names"), list(session.stream.class_names)
-    if before != now:
+def check_data(session: Session) -> None:
+    """A run goes on with the classes that it began with, since one more or less would give all of them another order, and
+    with as many images of each."""
+    about, names = json.loads((session.folder / RUN).read_text()), list(session.stream.class_names)
+    before = about.get("class_names")
+    changes = [] if before == names else [f"it had the classes {listing(before)}, and has {listing(names)}"]
+    if not changes and "class_counts" in about:  # older runs have none
+        changes = [
+            f"class {name!r} had {old} {split} images, and has {new}"
+            for split, counts in zip(SPLITS, session.stream.class_counts, strict=True)
+            for name, old, new in zip(names, about["class_counts"][split], counts, strict=True)
+            if old != new
+        ]
+    if changes:
+        told = "; ".join(changes[:FEW]) + (f"; and {len(changes) - FEW} more" if len(changes) > FEW else "")
         raise ValueError(
-            f"the data set has changed since the run in {str(session.folder)!r} began: it had the classes "
-            f"{listing(before)}, and has {listing(now)}; begin a new run."
+            f"the data set has changed since the run in {str(session.folder)!r} began: {told}. "
+            "Restore the data, or begin a new run."
         )
 
 
@@ -181,7 +195,9 @@ def describe(session: Session) -> dict[str, Any]:
         "config": session.config.to_json(),
         "images": images(session),
         "class_names": list(session.stream.class_names),
+        "class_counts": dict(zip(SPLITS, session.stream.class_counts, strict=True)),
         "sizes": list(session.stream.sizes),
+        "skipped": {"count": len(session.skipped), "names": list(session.skipped[:SKIPPED])},
     }
 
 

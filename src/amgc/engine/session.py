@@ -61,6 +61,7 @@ class Session:
         dataset = dataset or load(config.data, **config.data_options)
         if dataset.skipped:
             watch.note(f"{len(dataset.skipped)} unreadable images were left out: {listing(dataset.skipped)}")
+        self.skipped = dataset.skipped
         self.stream = TaskStream(dataset, *order_and_sizes(config, dataset))
         torch.manual_seed(seed_of(config.seed, "weights"))
         self.network = make_network(config, dataset).to(self.processes.device)
@@ -214,12 +215,17 @@ class Session:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
-    def checkpoint_if_due(self, optimizer: Any) -> None:
-        """After a step: save if it is time, stop if asked to."""
-        due, stop = time.monotonic() - self._saved_at > 60 * self.config.machine.checkpoint_minutes, self.stop_asked()
-        if (due or stop) and self.method.settled:
-            self.meter.check(self.method.task)  # a network that is broken does not replace one that is not
-            self.checkpoint(optimizer)
+    def checkpoint_if_due(self, optimizer: Any, *, last: bool) -> None:
+        """After a step: save if it is time; if asked to, stop, as soon as that can be saved.
+
+        The `last` step of a task is always saved: what follows can be stopped too, but is not to be saved halfway.
+        """
+        passed, new, stop = time.monotonic() - self._saved_at, self.method.task.new, self.stop_asked()
+        due = last or passed > 60 * self.config.machine.checkpoint_minutes
+        if not (due or stop) or not self.method.settled(self.stream.class_counts[0][new.start : new.stop]):
+            return
+        self.meter.check(self.method.task)  # a network that is broken does not replace one that is not
+        self.checkpoint(optimizer)
         if stop:
             raise Stopped
 

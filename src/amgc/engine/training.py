@@ -40,7 +40,7 @@ def train(session: Session, task: Task) -> None:
             session.meter.add(terms)
             if session.watch.wants_progress():
                 session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
-            session.checkpoint_if_due(source.optimizer)
+            session.checkpoint_if_due(source.optimizer, last=position.step == steps * phase.epochs)
         session.meter.check(task)
     source.close()
 

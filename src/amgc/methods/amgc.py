@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -128,9 +128,9 @@ class AMGC(Method[AMGCHyper]):
         if self.running is not None and self.hyper.reset == "epoch":
             self.running.reset()
 
-    @property
-    def settled(self) -> bool:
-        return self.running is None or not bool((self.running.count == 1).any())
+    def settled(self, counts: Sequence[int]) -> bool:
+        several = torch.tensor(counts, device=self.device) > 1  # the mean of a class of one image is never anything else
+        return self.running is None or not bool((several & (self.running.count == 1)).any())
 
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
         if self.task.is_first:

@@ -229,9 +229,9 @@ class Method(Generic[H]):
 
     # ---- what the engine needs; a method seldom changes it -----------------------------------------------------------
 
-    @property
-    def settled(self) -> bool:
-        """Whether a checkpoint may be written now: not while a mean is that of one image, which would be that image's row."""
+    def settled(self, counts: Sequence[int]) -> bool:
+        """Whether a checkpoint may be written now, the new classes having so many images: not while a mean is that of one
+        image of several, which would be that image's row. True again at the latest when an epoch ends."""
         return True
 
     def trains_network(self, phase: Phase | None = None) -> bool:

@@ -173,7 +173,7 @@ def _line(text: bytes, task: int, file: Path) -> dict[str, Any]:
     try:
         line = json.loads(text.decode())
     except ValueError as error:
-        raise RunError(f"{where} is damaged ({error}); restore the file from a copy, or run again.") from error
+        raise RunError(f"{where} is damaged ({error}); `amgc resume` writes the file anew.") from error
     if not isinstance(line, dict):
         raise RunError(f"{where} is not a JSON object.")
     if _get(line, "task", int, where) != task:

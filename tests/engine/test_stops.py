@@ -1,0 +1,97 @@
+"""A run that is asked to stop loses no step that it has done, wherever it is, and ends like one that was not stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from amgc.data import Dataset
+from amgc.engine.checkpoint import read
+from amgc.engine.config import Config
+from amgc.engine.run import resume, run
+from amgc.engine.session import CHECKPOINT, Session
+from amgc.engine.watch import Stopped, Watch
+from amgc.methods.contract import Task
+
+
+class StopAfter(Watch):
+    """Asks to stop at a step of the second task, and counts the steps of that task."""
+
+    def __init__(self, step: int | None = None) -> None:
+        self.step, self.done, self.task = step, 0, 0
+
+    def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+        self.task, self.done = task.index, 0
+
+    def wants_progress(self) -> bool:
+        self.done += 1
+        self.stop = self.stop or (self.task == 1 and self.done == self.step)
+        return False
+
+
+def stopped_at(config: Config, folder: Path, dataset: Dataset, step: int) -> dict[str, Any]:
+    """Where a run is saved that was asked to stop at this step of its second task, of two; resumed it ends the same."""
+    with pytest.raises(Stopped):
+        run(config, folder / "stopped", StopAfter(step), dataset)
+    position: dict[str, Any] = read(folder / "stopped" / CHECKPOINT)[0]["position"]
+    resume(folder / "stopped", dataset=dataset)
+    run(config, folder / "whole", dataset=dataset)
+    tiny.assert_same_bits(folder / "stopped", folder / "whole")
+    return position
+
+
+def test_a_class_of_one_image_does_not_keep_a_stop_from_being_saved(tmp_path: Path) -> None:
+    """Its mean is that image's features, whenever one looks: there is nothing to wait for."""
+    config = tiny.config("amgc", sizes=(2, 2), natural_order=True, later={"batch_size": 64, "epochs": 6})
+    at = stopped_at(config, tmp_path, tiny.images((9, 9, 9, 1)), step=4)
+    assert at == {"task": 1, "step": 4, "begun": True}
+
+
+def test_a_stop_waits_for_a_second_image_of_a_class_that_has_one(tmp_path: Path) -> None:
+    """A mean of one image would be that image's row of features in the checkpoint."""
+    config = tiny.config("amgc", sizes=(2, 1), natural_order=True, later={"batch_size": 1})
+    at = stopped_at(config, tmp_path, tiny.images((9, 9, 5)), step=1)
+    assert at == {"task": 1, "step": 2, "begun": True}
+
+
+def test_a_class_of_one_image_does_not_keep_checkpoints_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, saved = Session.checkpoint, []
+
+    def checkpoint(self: Session, optimizer: Any = None) -> None:
+        saved.append((self.position.task, self.position.step))
+        whole(self, optimizer)
+
+    monkeypatch.setattr(Session, "checkpoint", checkpoint)
+    machine = {"checkpoint_minutes": 0.0}
+    config = tiny.config("amgc", sizes=(2, 2), natural_order=True, later={"batch_size": 64, "epochs": 4}, machine=machine)
+    run(config, tmp_path, dataset=tiny.images((9, 9, 9, 1)))
+    assert saved[-5:] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]
+
+
+@pytest.mark.parametrize("place", ["final_features", "evaluate"])
+@pytest.mark.parametrize("method", ["amgc", "lwf", "fetril"])
+def test_a_stop_after_the_training_keeps_all_of_it(
+    method: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, watch, whole = tiny.config(method, sizes=(2, 2)), StopAfter(), getattr(Session, place)
+    dataset = tiny.images((9,) * 4)
+
+    def stopping(self: Session, task: Task, *more: Any) -> Any:
+        watch.stop = watch.task == 1
+        return whole(self, task, *more)
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(Session, place, stopping)
+        run(config, tmp_path / "stopped", watch, dataset)
+    assert watch.done > 0
+    assert read(tmp_path / "stopped" / CHECKPOINT)[0]["position"] == {"task": 1, "step": watch.done, "begun": True}
+    again = StopAfter()
+    resume(tmp_path / "stopped", again, dataset)
+    assert again.task == 1 and again.done == 0, "no step is done twice"
+    run(config, tmp_path / "whole", dataset=dataset)
+    tiny.assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
