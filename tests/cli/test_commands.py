@@ -11,6 +11,7 @@ import pytest
 from cli.helpers import TINY, figures
 
 import amgc
+from amgc.cli import plan
 from amgc.cli.main import main
 from amgc.engine.session import Session
 from amgc.files import FileFormatError
@@ -135,6 +136,15 @@ def test_a_method_in_a_file_is_run_and_resumed_from_another_folder(stopped, monk
     monkeypatch.chdir("elsewhere")
     assert main(["resume", str(folder), "--quiet"]) == 0
     assert len(figures(folder)) == 2
+
+
+def test_only_the_flags_that_are_given_change_where_a_resumed_run_computes(monkeypatch):
+    changed = []
+    monkeypatch.setattr(plan, "go_on", lambda plan, console, machine, quiet: changed.append(machine))
+    monkeypatch.setattr(plan.Plan, "read", lambda folder: None)
+    for flags in ([], ["--feature-cache", "None", "--threads", "2"], ["--log"]):
+        main(["resume", ".", *flags])
+    assert changed == [{}, {"feature_cache": None, "threads": 2}, {"log": ()}]
 
 
 def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):

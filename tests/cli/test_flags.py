@@ -68,6 +68,33 @@ def test_one_methods_hyper_parameters_have_no_prefix():
     assert (config.hyper.margin, config.hyper.freeze, config.hyper.later.extractor_lr) == (0.1, True, 1e-5)
 
 
+def test_none_is_a_value_like_others():
+    config = only(["digits", "--method", "amgc", "--freeze", "--covariance", "shared", "--ridge", "None"])
+    assert config.hyper.ridge is None
+    assert only(["digits", "--method", "lda", "--shrinkage", "None"]).hyper.shrinkage is None
+    name = preset('methods = ["amgc"]\n[machine]\nfeature_cache = "rows"\n')
+    assert only([name, "--feature-cache", "None"]).machine.feature_cache is None
+    assert "cache" not in only(["folder:x"]).data_options and only(["folder:x", "--data.cache", "False"]).data_options == {
+        "cache": False
+    }
+
+
+@pytest.mark.parametrize("flag", ["--log", "--first.milestones", "--first.epochs"])
+def test_none_is_refused_where_it_is_no_value(flag, capsys):
+    with pytest.raises(SystemExit):
+        parse(["digits", flag, "None"])
+    assert flag in capsys.readouterr().err
+
+
+def test_help_spells_none_as_it_is_typed_and_only_where_it_can_be(capsys):
+    assert main(["run", "--method", "amgc", "lda", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--amgc.ridge {None}|FLOAT" in told and "solved; None, if" in told and "None: towards" in told
+    assert "--first.epochs INT" in told and "--first.schedule {cosine,step,constant}" in told
+    assert main(["resume", "--help"]) == 0
+    assert "{None}" not in capsys.readouterr().out
+
+
 def test_a_flag_about_tasks_replaces_all_that_the_preset_says_about_them():
     config = only(["digits", "--method", "amgc", "--first-classes", "4", "--increment", "3"])
     assert (config.tasks, config.first_classes, config.increment) == (None, 4, 3)

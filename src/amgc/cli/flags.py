@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from types import UnionType
-from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import arg
@@ -23,6 +23,7 @@ from amgc.methods.contract import Hyper, Phase
 
 SPLIT = ("tasks", "first_classes", "increment", "sizes")
 PHASES = {"first": "How task 1 is trained.", "later": "How each later task is trained."}
+UNSET = ""  # a list that was not given; None would be a value that one can give
 QUICK = (tyro.conf.HelptextFromCommentsOff,)
 ABOUT = """Train methods on a stream of tasks. PRESET is a preset's name, a .toml file, or a data source (cifar100, folder:PATH,
 npz:PATH); it comes before the flags. `amgc list presets`, `methods`, `data` and `features` show what there is."""
@@ -197,7 +198,7 @@ def phase_flags(choice: Choice, hypers: dict[str, Hyper], phase: str) -> list[Fl
             defaults = ", ".join(
                 f"{choice.methods[name].name} {other.default}" for name, other in zip(each, alike, strict=True)
             )
-            row = Flag(row.name, Optional[row.kind], None, row.help, None, f"(default: {defaults})")  # noqa: UP045 - at run time
+            row = unset(row, f"(default: {defaults})")
         rows.append(row)
     return rows
 
@@ -226,6 +227,12 @@ def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str
     return whole
 
 
+def unset(row: Flag, hint: str) -> Flag:
+    """The flag without a default of its own: UNSET unless it is given."""
+    kind = Union[Literal[UNSET], row.kind]  # noqa: UP007 - made at run time
+    return replace(row, kind=kind, default=UNSET, metavar=row.metavar or _metavar(row.kind), hint=hint)
+
+
 def _quick(row: Flag) -> Flag:
     """An equal flag whose default tyro checks without importing typeguard, which takes as long as tyro itself."""
     if get_origin(row.kind) in (Union, UnionType):
@@ -233,15 +240,26 @@ def _quick(row: Flag) -> Flag:
         row = replace(row, kind=Union[tuple(kinds)])  # noqa: UP007 - made at run time
     if get_origin(row.kind) is tuple:
         shown, hint = " ".join(map(str, row.default)), row.hint or _sourced("")
-        item = get_args(row.kind)[0].__name__.upper()
-        row = replace(row, metavar=row.metavar or f"{item} [{item} …]", hint=hint(shown) if callable(hint) else hint)
-        row = replace(row, kind=Union[None, row.kind], default=None)  # noqa: UP007
+        row = unset(row, hint(shown) if callable(hint) else hint)
     return row
 
 
+def _metavar(kind: Any) -> str:
+    """
+    >>> [_metavar(kind) for kind in (int, Literal["a", "b"], tuple[float, ...])]
+    ['INT', '{a,b}', 'FLOAT [FLOAT …]']
+    """
+    if get_origin(kind) is Literal or kind is bool:
+        return f"{{{','.join(map(str, get_args(kind) or (True, False)))}}}"
+    if get_origin(kind) is tuple:
+        item = _metavar(get_args(kind)[0])
+        return f"{item} [{item} …]"
+    return str(kind.__name__).upper()
+
+
 def _changed(given: Any, rows: list[Flag]) -> dict[str, Any]:
-    """What differs from the defaults; None stands for a tuple that was not given."""
-    return {row.name: getattr(given, row.name) for row in rows if getattr(given, row.name) not in (row.default, None)}
+    """What differs from the defaults: from those that tyro was told, UNSET for a list."""
+    return {row.name: value for row in rows if (value := getattr(given, row.name)) != _quick(row).default}
 
 
 def _plain(given: Any, part: str, rows: list[Flag]) -> dict[str, Any]:

@@ -109,6 +109,6 @@ def _fitting(value: Any, hint: Any, name: str) -> Any:
         return float(value)
     allowed = options if type(None) in options else (hint,)
     if not any(type(value) is kind for kind in allowed):
-        wanted = " or ".join("none" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in allowed)
+        wanted = " or ".join("None" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in allowed)
         raise ValueError(f"{name} must be {wanted}, not {value!r}.")
     return value
