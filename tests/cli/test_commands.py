@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from cli.helpers import TINY, figures
@@ -188,6 +189,19 @@ def test_what_the_user_can_do_something_about_is_one_message(error, code, said, 
     monkeypatch.setenv("AMGC_DEBUG", "1")
     assert main(["run", *AMGC, "--quiet", "--out", "y"]) == code
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_weights_that_cannot_be_had_are_one_message(monkeypatch, capsys):
+    def offline(*_: object, **__: object) -> None:
+        raise RuntimeError("no network")
+
+    timm = ModuleType("timm")
+    vars(timm).update(is_model=lambda name: True, create_model=offline)
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    assert main(["run", "digits", "--method", "amgc", "--features", "timm:resnet18", "--dry-run"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("amgc: error: timm's weights of resnet18 could not be had (no network)")
+    assert "--features.weights FILE" in told and "--features.no-pretrained" in told
 
 
 @pytest.mark.parametrize("bug", [AssertionError("bug"), AttributeError("bug"), KeyError("bug"), TypeError("bug")])
