@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amgc.data import Dataset, Images, TaskStream, class_order, load, order_of, split_tasks
-from amgc.data.images import InMemory
+from amgc.data.images import InMemory, Mapped
 
 
 def toy(classes: int, per_class: int = 2) -> Dataset:
@@ -190,3 +190,17 @@ def test_counts_are_those_of_the_images_themselves():
     for task in range(4):
         new = stream.test(task).labels >= stream.classes(task).start
         assert stream.counts(task) == (len(stream.train(task)), int(new.sum()))
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(79, 24), (80, 24 + 80), (23, 0)])
+def test_memory_still_to_be_needed_is_that_of_all_samples_if_they_fit_and_of_a_copy_of_the_largest_task(
+    budget: int, expected: int
+) -> None:
+    unread = toy(5)  # 40 + 40 bytes, 8 for each class's training images
+    pixels = Mapped(unread.train.take(range(10)).numpy())
+    images = Images(unread.train.labels, pixels)
+    unread = dataclasses.replace(unread, train=images, test=images, memory=budget)
+    stream = TaskStream(unread, range(5), (3, 2))
+    assert stream.shape == (1, 2, 2) and stream.bytes_to_read() == expected
+    read = dataclasses.replace(toy(5), memory=budget)
+    assert TaskStream(read, range(5), (3, 2)).bytes_to_read() == min(expected, 24)

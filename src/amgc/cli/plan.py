@@ -105,7 +105,7 @@ def carry_out(plan: Plan, console: Console, *, quiet: bool = False, dry_run: boo
 
 
 def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
-    dataset = load_data(plan)
+    dataset = survey_data(plan, shown) if dry_run else load_data(plan, quiet)
     if len(plan.configs) > 1:
         if not quiet:
             for name in plan.configs:
@@ -137,7 +137,7 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
         if not unfinished:
             shown.tell(f"{plan.folder} is finished already.")
             return ending
-        dataset = load_data(plan)
+        dataset = load_data(plan, quiet)
         for name in unfinished:
             shown.begin_method(name)
             config = plan.started(name)
@@ -172,9 +172,37 @@ def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
     return 0
 
 
-def load_data(plan: Plan) -> Dataset:
-    """The data set, read once for all methods."""
+def load_data(plan: Plan, quiet: bool) -> Dataset:
+    """The data set, read once for all methods. Unless `quiet`, it is told if images are decoded into the cache first."""
     from amgc.data import load
 
     config = next(iter(plan.configs.values()))
-    return load(config.data, **config.data_options)
+    log, handler = logging.getLogger("amgc.data"), logging.StreamHandler()
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING if quiet or not is_first_process() else logging.INFO)
+    try:
+        return load(config.data, **config.data_options)
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+def survey_data(plan: Plan, shown: Quiet) -> Dataset:
+    """The data set for a dry run, which reads no image and writes nothing; what a run would decode is told."""
+    from amgc.data.cache import default_folder
+    from amgc.data.decode import Files
+    from amgc.data.images import size_in_bytes
+    from amgc.data.registry import survey
+    from amgc.engine.cost import size
+
+    config = next(iter(plan.configs.values()))
+    dataset, cache = survey(config.data, **config.data_options), config.data_options.get("cache", True)
+    parts = [dataset.train.pixels, dataset.test.pixels]
+    if isinstance(parts[0], Files) and cache is not False:
+        place = (default_folder() if cache is True else Path(cache)) / "images"
+        shown.tell(
+            f"data: {sum(map(len, parts)):,} images, decoded once into {place}: {size(sum(map(size_in_bytes, parts)))} of disk "
+            "more, unless they are there already (--data.cache FOLDER: elsewhere; False: nowhere)"
+        )
+    return dataset

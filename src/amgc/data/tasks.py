@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amgc.data.images import Dataset, Images
+from amgc.data.images import Dataset, Images, InMemory
 
 SEED = 1993  # the class order that PyCIL, and everything compared with it, reports
 
@@ -171,6 +171,19 @@ class TaskStream:
         new = torch.tensor([self.order[label] for label in self.classes(task)])
         train, test = self._dataset.train.labels, self._dataset.test.labels
         return int(torch.isin(train, new).sum()), int(torch.isin(test, new).sum())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample; no image is touched."""
+        return self._dataset.train.shape
+
+    def bytes_to_read(self) -> int:
+        """What will be in memory of the samples and is not yet: all, if they fit, and a copy of the largest task's."""
+        sample = int(np.prod(self.shape)) * self._dataset.train.pixels.dtype.itemsize
+        whole = sample * (len(self._dataset.train) + len(self._dataset.test))
+        task = sample * max(self.counts(task)[0] for task in range(len(self)))
+        there = isinstance(self._dataset.train.pixels, InMemory)
+        return sum(size for size in (0 if there else whole, task) if size <= self._budget)
 
     def _select(self, images: Images, start: int, stop: int) -> Images:
         labels: Tensor = self._position[images.labels]
