@@ -68,6 +68,17 @@ def test_one_methods_hyper_parameters_have_no_prefix():
     assert (config.hyper.margin, config.hyper.freeze, config.hyper.later.extractor_lr) == (0.1, True, 1e-5)
 
 
+def test_paths_are_absolute_so_that_a_run_can_be_resumed_from_anywhere():
+    here = Path().resolve()
+    given = ["--data.root", "d", "--features.weights", "w.pth", "--feature-cache", "f", "--start", "../run"]
+    config = only(["imagenet-subset", "--data.classes", "list.txt", "--data.cache", "c", *given])
+    assert config.data_options == {"root": f"{here}/d", "classes": f"{here}/list.txt", "cache": f"{here}/c"}
+    assert config.features_options["weights"] == f"{here}/w.pth"
+    assert (config.machine.feature_cache, config.machine.start) == (f"{here}/f", f"{here.parent}/run")
+    assert only(["npz:a/../b.npz"]).data == f"npz:{here}/b.npz" and only(["cifar100"]).data_options == {}
+    assert only(["folder:~/pictures"]).data == f"folder:{Path.home()}/pictures"
+
+
 def test_none_is_a_value_like_others():
     config = only(["digits", "--method", "amgc", "--freeze", "--covariance", "shared", "--ridge", "None"])
     assert config.hyper.ridge is None
@@ -167,7 +178,7 @@ def test_what_is_wrong_in_a_preset_is_told_with_its_file(text, said, capsys):
         (["run", "digits", "--tasks", "3"], "tasks=2 and tasks=5 do"),
         (["run", "digits", "--classes", "1", "zebra", "--tasks", "2"], "no class is called 'zebra'"),
         (["run", "digits", "--method", "amgc", "--margin", "-1"], "margin must be finite"),
-        (["run", "digits", "--start", "nowhere"], "'nowhere' has no task-1.safetensors"),
+        (["run", "digits", "--start", "nowhere"], "nowhere' has no task-1.safetensors"),
         (["run", "cifar100", "--data.root", "nowhere"], "nowhere': neither cifar-100-python with train, test, meta"),
         (["run", "npz:nowhere.npz"], "nowhere.npz"),
         (["show", "nowhere"], "there is no folder 'nowhere'"),

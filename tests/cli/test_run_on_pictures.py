@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cli.helpers import figures
 from PIL import Image
 
 from amgc.cli.main import main
+from amgc.cli.progress import Shown
 from amgc.data import cache, decode
 
 SMALL = ["--tasks", "2", "--method", "amgc", "--features", "convnet", "--features.dim", "8", "--data.size", "16"]
@@ -59,3 +63,39 @@ def test_it_is_told_once_that_pictures_are_decoded_and_where(own_cache, capsys):
     assert f"decoding 40 images of {Path('pics').resolve()} into {own_cache}" in capsys.readouterr().err
     assert main(["run", "folder:pics", *SMALL, "--out", "two"]) == 0
     assert "decoding" not in capsys.readouterr().err
+
+
+def test_a_run_goes_on_from_another_working_folder(monkeypatch):
+    def end_task(self: Shown, *_: Any) -> None:
+        self.stop = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shown, "end_task", end_task)
+        assert main(["run", "folder:pics", *SMALL, "--feature-cache", "rows", "--out", "x"]) == 130
+    config = json.loads(Path("x/run.json").read_text())["config"]
+    assert (config["data"], config["machine"]["feature_cache"]) == (
+        f"folder:{Path('pics').resolve()}",
+        str(Path("rows").resolve()),
+    )
+    folder = Path("x").resolve()
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert main(["resume", str(folder), "--quiet"]) == 0
+    assert len(figures(folder)) == 2
+
+
+def test_pictures_that_are_missing_are_told_with_the_place_where_they_were_looked_for(monkeypatch, capsys):
+    assert main(["run", "folder:nowhere", *SMALL]) == 2
+    assert f"{str(Path('nowhere').resolve())!r} is missing" in capsys.readouterr().err
+    assert main(["run", "npz:nowhere.npz"]) == 2
+    assert str(Path("nowhere.npz").resolve()) in capsys.readouterr().err
+
+
+def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(capsys):
+    command = ["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--out", "all"]
+    assert main(command) == 0
+    path = next(Path("all").glob("*/amgc/run.json"))
+    old = path.read_text().replace(f"folder:{Path('pics').resolve()}", "folder:pics")
+    path.write_text(old)
+    before = path.stat().st_mtime_ns
+    assert '"folder:pics"' in old and main(command) == 0 and path.stat().st_mtime_ns == before

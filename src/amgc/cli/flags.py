@@ -17,7 +17,7 @@ from amgc.cli.choice import Choice, look
 from amgc.cli.errors import UsageError
 from amgc.cli.presets import UNTRAINED, untrained
 from amgc.data import registry
-from amgc.engine.config import Config, Machine, merged
+from amgc.engine.config import Config, Machine, absolute, merged
 from amgc.features.options import OPTIONS, make_options
 from amgc.methods.contract import Hyper, Phase
 
@@ -80,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
     for name, entry in choice.methods.items():
         changed = _changed(getattr(given, f"own_{_identifier(name)}", None), parts[f"own_{_identifier(name)}"][2])
         changed |= {phase: _changed(getattr(given, phase), parts[phase][2]) for phase in PHASES}
-        configs[entry.name] = Config(
+        config = Config(
             method=name,
             hyper=merged(hypers[name], changed),
             data=choice.data,
@@ -93,6 +93,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
             machine=merged(machine, _changed(given.machine, parts["machine"][2])),
             **split(given, arguments),
         )
+        configs[entry.name] = absolute(config)
     return Parsed(choice, configs, given.out, given.dry_run, given.quiet)
 
 

@@ -48,7 +48,7 @@ class Plan:
         config = self.configs[name]
         if name not in self.takers or self.giver is None:
             return config
-        return replace(config, machine=replace(config.machine, start=str(self.place(self.giver))))
+        return replace(config, machine=replace(config.machine, start=str(self.place(self.giver).resolve())))
 
     def write(self) -> None:
         from amgc.engine.run import write_json

@@ -195,7 +195,7 @@ def _words(path: Path) -> dict[str, str]:
 
 def _need(path: Path, advice: str) -> None:
     if not path.exists():
-        raise FileNotFoundError(f"{str(path)!r} is missing. {advice}")
+        raise FileNotFoundError(f"{str(path.resolve())!r} is missing. {advice}")
 
 
 def _images(folder: Path, advice: str) -> list[Path]:

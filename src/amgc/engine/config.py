@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from amgc.methods.contract import Hyper, about
@@ -71,6 +72,26 @@ class Config:
         if unknown := set(values) - {f.name for f in fields(cls)}:
             raise ValueError(f"this version of amgc knows no setting {', '.join(sorted(unknown))}.")
         return cls(hyper=hyper, machine=machine, **values)
+
+
+def absolute(config: Config) -> Config:
+    """The same run, its paths made absolute: it can then be resumed from any working folder."""
+
+    def placed(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: _place(value) if name in names and isinstance(value, str) else value for name, value in values.items()}
+
+    kind, _, path = config.data.partition(":")
+    return replace(
+        config,
+        data=f"{kind}:{_place(path)}" if path else config.data,
+        data_options=placed(config.data_options, ("root", "cache", "classes")),
+        features_options=placed(config.features_options, ("weights",)),
+        machine=replace(config.machine, **placed(vars(config.machine), ("feature_cache", "start"))),
+    )
+
+
+def _place(path: str) -> str:
+    return str(Path(path).expanduser().resolve())
 
 
 def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
