@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,27 @@ def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(capsys):
     path.write_text(old)
     before = path.stat().st_mtime_ns
     assert '"folder:pics"' in old and main(command) == 0 and path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("place", ["pics", "."])
+def test_a_name_that_is_not_utf8_is_told_before_anything_is_written(place, own_cache, pics, capsys):
+    """That of a class, or of the folder of all classes."""
+    strange = Path(place, os.fsdecode(b"caf\xe9"))
+    try:
+        (pics / "ant" if place == "pics" else pics).rename(strange)
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    source = "pics" if place == "pics" else "link"
+    if source == "link":
+        Path("link").symlink_to(strange)
+    assert main(["run", f"folder:{source}", *SMALL, "--out", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "caf\\udce9' is not UTF-8" in told and "rename" in told
+    assert not Path("x").exists() and list(own_cache.iterdir()) == []
+
+
+def test_several_files_that_cannot_be_read_are_one_sentence(pics, capsys):
+    for name in "01":
+        (pics / "bee" / f"{name}.png").write_bytes(b"no picture")
+    assert main(["run", "folder:pics", *SMALL]) == 1
+    assert "; 2 of 40 files cannot be read, and this is the first); repair or remove it" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -75,21 +76,22 @@ def test_equal_tasks_are_equal_or_refused_with_a_number_that_works(count: int, t
     with pytest.raises(ValueError) as caught:
         split_tasks(count, tasks=tasks)
     if tasks < count:
-        proposed = [int(word.split("=")[1]) for word in str(caught.value).split() if word.startswith("tasks=")]
+        proposed = [int(number) for number in re.findall(r" into (\d+) (?:and|they)", str(caught.value))]
         assert len(proposed) == 2 and all(count % number == 0 for number in proposed)
 
 
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"tasks": 30}, r"do not divide.*tasks=25 and tasks=50 do.*increment=4"),
+        ({"tasks": 30}, r"do not divide.*into 25 and into 50 they do, .*--tasks.*increment=4 \(--increment 4\)"),
         ({"tasks": 101}, "101 tasks need at least 101 classes"),
         ({"tasks": 0}, "at least one task"),
         ({"sizes": [50, 49]}, "sum to 99"),
         ({"sizes": [100, 0]}, "at least one class"),
-        ({"first": 50}, "increment"),
+        ({"first": 50}, "leave 50 of 100.*--increment"),
+        ({"first": 101, "increment": 1}, "101 classes.*--first-classes"),
         ({"increment": 0}, "at least 1"),
-        ({}, "exactly one way"),
+        ({}, "exactly one way.*--tasks, or --first-classes and --increment, or --sizes"),
         ({"tasks": 10, "increment": 10}, "exactly one way"),
     ],
 )

@@ -23,7 +23,8 @@ from amgc.methods.contract import Hyper, Phase
 
 SPLIT = ("tasks", "first_classes", "increment", "sizes")
 PHASES = {"first": "How task 1 is trained.", "later": "How each later task is trained."}
-UNSET = ""  # a list that was not given; None would be a value that one can give
+UNSET = ""  # what was not given; None is a value that one can give
+UNSET_KIND: Any = Literal[""]
 QUICK = (tyro.conf.HelptextFromCommentsOff,)
 ABOUT = """Train methods on a stream of tasks. PRESET is a preset's name, a .toml file, or a data source (cifar100, folder:PATH,
 npz:PATH); it comes before the flags. `amgc list presets`, `methods`, `data` and `features` show what there is."""
@@ -230,8 +231,7 @@ def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str
 
 def unset(row: Flag, hint: str) -> Flag:
     """The flag without a default of its own: UNSET unless it is given."""
-    kind = Union[Literal[UNSET], row.kind]  # noqa: UP007 - made at run time
-    return replace(row, kind=kind, default=UNSET, metavar=row.metavar or _metavar(row.kind), hint=hint)
+    return replace(row, kind=row.kind | UNSET_KIND, default=UNSET, metavar=row.metavar or _metavar(row.kind), hint=hint)
 
 
 def _quick(row: Flag) -> Flag:

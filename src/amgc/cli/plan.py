@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amgc.cli.ending import show_ending
 from amgc.cli.errors import STOPPED, is_first_process
 from amgc.cli.progress import Quiet, Shown, stoppable
-from amgc.engine.config import Config
+from amgc.engine.config import Config, absolute_path
 from amgc.methods.registry import find
 from amgc.report.plan import PLAN
 
@@ -48,7 +48,7 @@ class Plan:
         config = self.configs[name]
         if name not in self.takers or self.giver is None:
             return config
-        return replace(config, machine=replace(config.machine, start=str(self.place(self.giver).resolve())))
+        return replace(config, machine=replace(config.machine, start=absolute_path(self.place(self.giver))))
 
     def write(self) -> None:
         from amgc.engine.run import write_json

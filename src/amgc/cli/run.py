@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amgc.cli.ending import GRID
-from amgc.cli.errors import UsageError, is_first_process
+from amgc.cli.errors import UsageError, check_text, is_first_process
 from amgc.cli.flags import SPLIT, Parsed, parse
 from amgc.report.plan import PLAN
 
@@ -16,6 +16,7 @@ FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which fo
 
 
 def main(arguments: Sequence[str]) -> int:
+    check_text(arguments)
     parsed = parse(arguments)
     check_start(parsed)
     folder = choose_folder(parsed)

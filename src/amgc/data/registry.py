@@ -82,6 +82,11 @@ def survey(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any)
     return replace(unread, memory=chosen.get("memory", known["memory"]))
 
 
+def is_text(name: str) -> bool:
+    """Whether a name can be written into a file of text: file systems also have names that are not UTF-8."""
+    return name.encode(errors="ignore").decode() == name
+
+
 def _find(kind: str) -> Builder:
     known = sources()
     if kind not in known:

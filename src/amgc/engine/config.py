@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from amgc.data.registry import is_text
 from amgc.methods.contract import Hyper, about
 from amgc.methods.registry import find
 
@@ -78,20 +80,26 @@ def absolute(config: Config) -> Config:
     """The same run, its paths made absolute: it can then be resumed from any working folder."""
 
     def placed(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-        return {name: _place(value) if name in names and isinstance(value, str) else value for name, value in values.items()}
+        return {
+            name: absolute_path(value) if name in names and isinstance(value, str) else value for name, value in values.items()
+        }
 
     kind, _, path = config.data.partition(":")
     return replace(
         config,
-        data=f"{kind}:{_place(path)}" if path else config.data,
+        data=f"{kind}:{absolute_path(path)}" if path else config.data,
         data_options=placed(config.data_options, ("root", "cache", "classes")),
         features_options=placed(config.features_options, ("weights",)),
         machine=replace(config.machine, **placed(vars(config.machine), ("feature_cache", "start"))),
     )
 
 
-def _place(path: str) -> str:
-    return str(Path(path).expanduser().resolve())
+def absolute_path(path: str | os.PathLike[str]) -> str:
+    """As it is written into a run's files."""
+    found = str(Path(path).expanduser().resolve())
+    if not is_text(found):
+        raise ValueError(f"the path {found!r} is not UTF-8, so a run's files cannot hold it; rename what is not.")
+    return found
 
 
 def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
