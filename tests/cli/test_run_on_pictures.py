@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +127,23 @@ def test_several_files_that_cannot_be_read_are_one_sentence(pics, capsys):
         (pics / "bee" / f"{name}.png").write_bytes(b"no picture")
     assert main(["run", "folder:pics", *SMALL]) == 1
     assert "; 2 of 40 files cannot be read, and this is the first); repair or remove it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_decoding_is_interrupted_at_once_and_leaves_nothing_behind(workers, own_cache, monkeypatch, capsys):
+    whole, count = decode.decode, Counter()
+
+    def interrupted(path: str, size: int) -> Any:
+        count["decoded"] += 1
+        if count["decoded"] == 3:
+            signal.raise_signal(signal.SIGINT)
+        elif count["decoded"] > 3:
+            time.sleep(0.05)
+        return whole(path, size)
+
+    monkeypatch.setattr(decode, "decode", interrupted)
+    assert main(["run", "folder:pics", *SMALL, "--data.workers", workers, "--out", "x"]) == 130
+    told = capsys.readouterr().err
+    assert "amgc: stopping …" in told and told.endswith("Stopped; nothing was written.\n")
+    assert count["decoded"] < 30 and not Path("x").exists()
+    assert not [path for path in own_cache.rglob("*") if path.is_file()]

@@ -230,8 +230,8 @@ def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str
 
 
 def unset(row: Flag, hint: str) -> Flag:
-    """The flag without a default of its own: UNSET unless it is given."""
-    return replace(row, kind=row.kind | UNSET_KIND, default=UNSET, metavar=row.metavar or _metavar(row.kind), hint=hint)
+    """The flag without a default of its own: UNSET unless it is given, the first kind that tyro tries (see `_quick`)."""
+    return replace(row, kind=UNSET_KIND | row.kind, default=UNSET, metavar=row.metavar or _metavar(row.kind), hint=hint)
 
 
 def _quick(row: Flag) -> Flag:

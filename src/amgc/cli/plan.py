@@ -105,7 +105,7 @@ def carry_out(plan: Plan, console: Console, *, quiet: bool = False, dry_run: boo
 
 
 def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
-    dataset = survey_data(plan, shown) if dry_run else load_data(plan, quiet)
+    dataset = survey_data(plan, shown) if dry_run else load_data(plan, shown, quiet)
     if len(plan.configs) > 1:
         if not quiet:
             for name in plan.configs:
@@ -137,7 +137,7 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
         if not unfinished:
             shown.tell(f"{plan.folder} is finished already.")
             return ending
-        dataset = load_data(plan, quiet)
+        dataset = load_data(plan, shown, quiet)
         for name in unfinished:
             shown.begin_method(name)
             config = plan.started(name)
@@ -172,18 +172,23 @@ def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
     return 0
 
 
-def load_data(plan: Plan, quiet: bool) -> Dataset:
+def load_data(plan: Plan, shown: Quiet, quiet: bool) -> Dataset:
     """The data set, read once for all methods. Unless `quiet`, it is told if images are decoded into the cache first."""
     from amgc.data import load
+    from amgc.engine.watch import Stopped
 
     config = next(iter(plan.configs.values()))
     log, handler = logging.getLogger("amgc.data"), logging.StreamHandler()
     before = log.level
     log.addHandler(handler)
     log.setLevel(logging.WARNING if quiet or not is_first_process() else logging.INFO)
+    shown.reading = True
     try:
         return load(config.data, **config.data_options)
+    except KeyboardInterrupt:
+        raise Stopped from None
     finally:
+        shown.reading = False
         log.removeHandler(handler)
         log.setLevel(before)
 
