@@ -246,6 +246,7 @@ for command in {commands!r}:
     assert main(command) == 0
     heavy = {{"torch", "sklearn", "lightning_fabric", "matplotlib"}} & set(sys.modules)
     assert not heavy, (command, heavy)
+    assert command[0] not in ("run", "resume") or "typeguard" not in sys.modules, "it takes as long to import as tyro"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.conf import arg
@@ -17,7 +17,7 @@ from amgc.cli.choice import Choice, look
 from amgc.cli.errors import UsageError
 from amgc.cli.presets import UNTRAINED, untrained
 from amgc.data import registry
-from amgc.engine.config import Config, Machine, absolute, merged
+from amgc.engine.config import Config, Machine, absolute, merged, type_hints
 from amgc.features.options import OPTIONS, make_options
 from amgc.methods.contract import Hyper, Phase
 
@@ -123,7 +123,7 @@ def top_flags(choice: Choice) -> list[Flag]:
 
 def machine_flags(machine: Machine, choice: Choice | None = None) -> list[Flag]:
     """Where and how to compute."""
-    hints = get_type_hints(Machine)
+    hints = type_hints(Machine)
     metavars = {"feature_cache": "FOLDER", "start": "RUN", "log": "NAME [NAME …]"}
     nowhere = {"log": "(default: nowhere)"} if not machine.log else {}
     return [
@@ -158,7 +158,7 @@ def features_flags(choice: Choice) -> list[Flag]:
     with choice.preset.blamed():
         make_options(choice.features_kind, chosen)
     kind = OPTIONS[choice.features_kind]
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     rows = []
     for f in fields(kind):
         if f.name in usual:
@@ -173,7 +173,7 @@ def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = ""
     entry = choice.methods[name]
     usual = untrained(entry) if choice.features_kind in UNTRAINED else entry.hyper
     own, usual = (getattr(one, phase) if phase else one for one in (entry.hyper, usual))
-    hints = get_type_hints(type(hyper))
+    hints = type_hints(type(hyper))
     rows = []
     for f in fields(hyper):
         value = getattr(hyper, f.name)

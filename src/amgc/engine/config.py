@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -13,6 +15,8 @@ from amgc.methods.contract import Hyper, about
 from amgc.methods.registry import find
 
 T = TypeVar("T")
+# A command asks for those of the same few dataclasses dozens of times.
+type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
@@ -109,7 +113,7 @@ def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
     2
     """
     assert is_dataclass(default) and not isinstance(default, type)
-    hints = get_type_hints(type(default))
+    hints = type_hints(type(default))
     values: dict[str, Any] = {}
     for name, value in chosen.items():
         full = f"{where}{name}"
