@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -168,6 +169,15 @@ def test_a_method_in_a_file_is_run_and_resumed_from_another_folder(stopped, monk
     assert len(figures(folder)) == 2
 
 
+def test_only_the_flags_that_are_given_change_where_a_resumed_run_computes(monkeypatch):
+    changed = []
+    monkeypatch.setattr(plan, "go_on", lambda plan, console, machine, quiet: changed.append(machine))
+    monkeypatch.setattr(plan.Plan, "read", lambda folder: None)
+    for flags in ([], ["--feature-cache", "None", "--threads", "2"], ["--log"]):
+        main(["resume", ".", *flags])
+    assert changed == [{}, {"feature_cache": None, "threads": 2}, {"log": ()}]
+
+
 def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):
     folder = stopped("x", ["--method", "amgc"])
     path = folder / "checkpoint.safetensors"
@@ -177,6 +187,9 @@ def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):
     told = capsys.readouterr().err
     assert told.startswith("amgc: error: ") and "checkpoint.safetensors" in told and "Traceback" not in told
     assert len(figures(folder)) == 1
+    assert "delete it: `amgc resume` then begins the run again" in told
+    path.unlink()
+    assert main(["resume", "x", "--quiet"]) == 0 and len(figures(folder)) == 2
 
 
 @pytest.mark.parametrize(("damage", "finished"), [(lambda c: b"x" + c, False), (lambda c: c + c, True)])
@@ -231,6 +244,19 @@ def test_what_the_user_can_do_something_about_is_one_message(error, code, said, 
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_weights_that_cannot_be_had_are_one_message(monkeypatch, capsys):
+    def offline(*_: object, **__: object) -> None:
+        raise RuntimeError("no network")
+
+    timm = ModuleType("timm")
+    vars(timm).update(is_model=lambda name: True, create_model=offline)
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    assert main(["run", "digits", "--method", "amgc", "--features", "timm:resnet18", "--dry-run"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("amgc: error: timm's weights of resnet18 could not be had (no network)")
+    assert "--features.weights FILE" in told and "--features.no-pretrained" in told
+
+
 @pytest.mark.parametrize("bug", [AssertionError("bug"), AttributeError("bug"), KeyError("bug"), TypeError("bug")])
 def test_a_bug_keeps_its_traceback(bug, monkeypatch):
     def fail(*_: object) -> None:
@@ -270,6 +296,7 @@ for command in {commands!r}:
     assert main(command) == 0
     heavy = {{"torch", "sklearn", "lightning_fabric", "matplotlib"}} & set(sys.modules)
     assert not heavy, (command, heavy)
+    assert command[0] not in ("run", "resume") or "typeguard" not in sys.modules, "it takes as long to import as tyro"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

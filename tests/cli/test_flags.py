@@ -68,6 +68,44 @@ def test_one_methods_hyper_parameters_have_no_prefix():
     assert (config.hyper.margin, config.hyper.freeze, config.hyper.later.extractor_lr) == (0.1, True, 1e-5)
 
 
+def test_paths_are_absolute_so_that_a_run_can_be_resumed_from_anywhere():
+    here = Path().resolve()
+    given = ["--data.root", "d", "--features.weights", "w.pth", "--feature-cache", "f", "--start", "../run"]
+    config = only(["imagenet-subset", "--data.classes", "list.txt", "--data.cache", "c", *given])
+    assert config.data_options == {"root": f"{here}/d", "classes": f"{here}/list.txt", "cache": f"{here}/c"}
+    assert config.features_options["weights"] == f"{here}/w.pth"
+    assert (config.machine.feature_cache, config.machine.start) == (f"{here}/f", f"{here.parent}/run")
+    assert only(["npz:a/../b.npz"]).data == f"npz:{here}/b.npz" and only(["cifar100"]).data_options == {}
+    assert only(["folder:~/pictures"]).data == f"folder:{Path.home()}/pictures"
+
+
+def test_none_is_a_value_like_others():
+    config = only(["digits", "--method", "amgc", "--freeze", "--covariance", "shared", "--ridge", "None"])
+    assert config.hyper.ridge is None
+    assert only(["digits", "--method", "lda", "--shrinkage", "None"]).hyper.shrinkage is None
+    name = preset('methods = ["amgc"]\n[machine]\nfeature_cache = "rows"\n')
+    assert only([name, "--feature-cache", "None"]).machine.feature_cache is None
+    assert "cache" not in only(["folder:x"]).data_options and only(["folder:x", "--data.cache", "False"]).data_options == {
+        "cache": False
+    }
+
+
+@pytest.mark.parametrize("flag", ["--log", "--first.milestones", "--first.epochs"])
+def test_none_is_refused_where_it_is_no_value(flag, capsys):
+    with pytest.raises(SystemExit):
+        parse(["digits", flag, "None"])
+    assert flag in capsys.readouterr().err
+
+
+def test_help_spells_none_as_it_is_typed_and_only_where_it_can_be(capsys):
+    assert main(["run", "--method", "amgc", "lda", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--amgc.ridge {None}|FLOAT" in told and "solved; None, if" in told and "None: towards" in told
+    assert "--first.epochs INT" in told and "--first.schedule {cosine,step,constant}" in told
+    assert main(["resume", "--help"]) == 0
+    assert "{None}" not in capsys.readouterr().out
+
+
 def test_a_flag_about_tasks_replaces_all_that_the_preset_says_about_them():
     config = only(["digits", "--method", "amgc", "--first-classes", "4", "--increment", "3"])
     assert (config.tasks, config.first_classes, config.increment) == (None, 4, 3)
@@ -137,10 +175,14 @@ def test_what_is_wrong_in_a_preset_is_told_with_its_file(text, said, capsys):
         (["run", "--method", "amgc", "amgc"], "each method can be named once"),
         (["run", "nowhere.toml"], "there is no preset file 'nowhere.toml'"),
         (["run", "digits", "--tasks", "11"], "11 tasks need at least 11 classes"),
-        (["run", "digits", "--tasks", "3"], "tasks=2 and tasks=5 do"),
+        (["run", "digits", "--tasks", "3"], "--increment 4"),
+        (["run", "digits", "--first-classes", "4"], "4 classes in task 1 leave 6 of 10"),
+        (["run", "digits", "--tasks", "2", "--increment", "5"], "--first-classes and --increment, or --sizes"),
+        (["run", "digits", "--out", "caf\udce9"], "'caf\\udce9' is not UTF-8"),
+        (["run", "imagenet-subset", "--data.root", "nowhere"], "nowhere/imagenet100'. An ImageNet folder has train/WNID"),
         (["run", "digits", "--classes", "1", "zebra", "--tasks", "2"], "no class is called 'zebra'"),
         (["run", "digits", "--method", "amgc", "--margin", "-1"], "margin must be finite"),
-        (["run", "digits", "--start", "nowhere"], "'nowhere' has no task-1.safetensors"),
+        (["run", "digits", "--start", "nowhere"], "nowhere' has no task-1.safetensors"),
         (["run", "cifar100", "--data.root", "nowhere"], "nowhere': neither cifar-100-python with train, test, meta"),
         (["run", "npz:nowhere.npz"], "nowhere.npz"),
         (["show", "nowhere"], "there is no folder 'nowhere'"),

@@ -42,7 +42,8 @@ def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
     if number == signal.SIGKILL:
         assert process.returncode == -signal.SIGKILL
     else:
-        assert process.returncode == 130 and told == "Stopped; go on with: amgc resume x\n"
+        assert process.returncode == 130
+        assert told == "amgc: stopping …; the same again ends it at once.\nStopped; go on with: amgc resume x\n"
     assert len(figures("x")) == 1
     assert main(["resume", "x", "--quiet", "--checkpoint-minutes", "5"]) == 0
     assert figures("x") == figures(whole)
@@ -57,7 +58,8 @@ def test_the_first_signal_asks_and_the_second_ends_at_once(capsys):
         assert watch.stop
         signal.raise_signal(signal.SIGINT)
         pytest.fail("still here")
-    assert outcome.code == 130 and "Traceback" not in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert outcome.code == 130 and "Traceback" not in told and told.count("amgc: stopping …") == 1
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -99,7 +99,7 @@ def test_a_changed_byte_is_refused_with_both_sums(small: dict[str, Any], form: s
     content = bytearray(path.read_bytes())
     content[-100] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"not the official file.*verify=False"):
+    with pytest.raises(ValueError, match=r"not the official file.*verify=False \(amgc run: --data.no-verify\)"):
         load("cifar100", folder)
     load("cifar100", folder, verify=False)
 

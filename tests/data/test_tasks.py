@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amgc.data import Dataset, Images, TaskStream, class_order, load, order_of, split_tasks
-from amgc.data.images import InMemory
+from amgc.data.images import InMemory, Mapped
 
 
 def toy(classes: int, per_class: int = 2) -> Dataset:
@@ -75,21 +76,22 @@ def test_equal_tasks_are_equal_or_refused_with_a_number_that_works(count: int, t
     with pytest.raises(ValueError) as caught:
         split_tasks(count, tasks=tasks)
     if tasks < count:
-        proposed = [int(word.split("=")[1]) for word in str(caught.value).split() if word.startswith("tasks=")]
+        proposed = [int(number) for number in re.findall(r" into (\d+) (?:and|they)", str(caught.value))]
         assert len(proposed) == 2 and all(count % number == 0 for number in proposed)
 
 
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"tasks": 30}, r"do not divide.*tasks=25 and tasks=50 do.*increment=4"),
+        ({"tasks": 30}, r"do not divide.*into 25 and into 50 they do, .*--tasks.*increment=4 \(--increment 4\)"),
         ({"tasks": 101}, "101 tasks need at least 101 classes"),
         ({"tasks": 0}, "at least one task"),
         ({"sizes": [50, 49]}, "sum to 99"),
         ({"sizes": [100, 0]}, "at least one class"),
-        ({"first": 50}, "increment"),
+        ({"first": 50}, "leave 50 of 100.*--increment"),
+        ({"first": 101, "increment": 1}, "101 classes.*--first-classes"),
         ({"increment": 0}, "at least 1"),
-        ({}, "exactly one way"),
+        ({}, "exactly one way.*--tasks, or --first-classes and --increment, or --sizes"),
         ({"tasks": 10, "increment": 10}, "exactly one way"),
     ],
 )
@@ -190,3 +192,17 @@ def test_counts_are_those_of_the_images_themselves():
     for task in range(4):
         new = stream.test(task).labels >= stream.classes(task).start
         assert stream.counts(task) == (len(stream.train(task)), int(new.sum()))
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(79, 24), (80, 24 + 80), (23, 0)])
+def test_memory_still_to_be_needed_is_that_of_all_samples_if_they_fit_and_of_a_copy_of_the_largest_task(
+    budget: int, expected: int
+) -> None:
+    unread = toy(5)  # 40 + 40 bytes, 8 for each class's training images
+    pixels = Mapped(unread.train.take(range(10)).numpy())
+    images = Images(unread.train.labels, pixels)
+    unread = dataclasses.replace(unread, train=images, test=images, memory=budget)
+    stream = TaskStream(unread, range(5), (3, 2))
+    assert stream.shape == (1, 2, 2) and stream.bytes_to_read() == expected
+    read = dataclasses.replace(toy(5), memory=budget)
+    assert TaskStream(read, range(5), (3, 2)).bytes_to_read() == min(expected, 24)

@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_named(chosen: dict[str, Any], message: str) -> Non
 
 def test_a_setting_that_may_be_none_takes_none_and_its_type() -> None:
     assert merged(Machine(), {"start": None}).start is None and merged(Machine(), {"start": "there"}).start == "there"
-    with pytest.raises(ValueError, match="start must be str or none, not 3"):
+    with pytest.raises(ValueError, match="start must be str or None, not 3"):
         merged(Machine(), {"start": 3})
 
 

@@ -177,5 +177,5 @@ def test_weights_that_cannot_be_had_are_answered_with_the_two_ways_out(
         raise OSError("no network")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(RuntimeError, match=r"no network.*weights=FILE.*pretrained=False"):
+    with pytest.raises(OSError, match=r"no network.*weights=FILE.*pretrained=False"):
         build("timm:resnet18", image_shape=(3, 32, 32))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, arg
 
-from amgc.cli.errors import FAILED, STOPPED, UsageError
+from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
 from amgc.report.plan import PLAN
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Compare:
 
 
 def main(arguments: Sequence[str]) -> int:
+    check_text(arguments)
     own, handed = divide(arguments)
     given = tyro.cli(Compare, args=own, prog="amgc compare", description=ABOUT)
     check(given, handed)

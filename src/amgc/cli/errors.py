@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,6 +29,15 @@ class Outcome:
     """How a command ended."""
 
     code: int = 0
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """A run's files hold the command that it was started with."""
+    from amgc.data.registry import is_text
+
+    for argument in arguments:
+        if not is_text(argument):
+            raise UsageError(f"{argument!r} is not UTF-8, so a run's files cannot hold it; choose or make another name.")
 
 
 def is_first_process() -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from types import UnionType
-from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.conf import arg
@@ -17,12 +17,14 @@ from amgc.cli.choice import Choice, look
 from amgc.cli.errors import UsageError
 from amgc.cli.presets import UNTRAINED, untrained
 from amgc.data import registry
-from amgc.engine.config import Config, Machine, merged
+from amgc.engine.config import Config, Machine, absolute, merged, type_hints
 from amgc.features.options import OPTIONS, make_options
 from amgc.methods.contract import Hyper, Phase
 
 SPLIT = ("tasks", "first_classes", "increment", "sizes")
 PHASES = {"first": "How task 1 is trained.", "later": "How each later task is trained."}
+UNSET = ""  # what was not given; None is a value that one can give
+UNSET_KIND: Any = Literal[""]
 QUICK = (tyro.conf.HelptextFromCommentsOff,)
 ABOUT = """Train methods on a stream of tasks. PRESET is a preset's name, a .toml file, or a data source (cifar100, folder:PATH,
 npz:PATH); it comes before the flags. `amgc list presets`, `methods`, `data` and `features` show what there is."""
@@ -79,7 +81,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
     for name, entry in choice.methods.items():
         changed = _changed(getattr(given, f"own_{_identifier(name)}", None), parts[f"own_{_identifier(name)}"][2])
         changed |= {phase: _changed(getattr(given, phase), parts[phase][2]) for phase in PHASES}
-        configs[entry.name] = Config(
+        config = Config(
             method=name,
             hyper=merged(hypers[name], changed),
             data=choice.data,
@@ -92,6 +94,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
             machine=merged(machine, _changed(given.machine, parts["machine"][2])),
             **split(given, arguments),
         )
+        configs[entry.name] = absolute(config)
     return Parsed(choice, configs, given.out, given.dry_run, given.quiet)
 
 
@@ -120,7 +123,7 @@ def top_flags(choice: Choice) -> list[Flag]:
 
 def machine_flags(machine: Machine, choice: Choice | None = None) -> list[Flag]:
     """Where and how to compute."""
-    hints = get_type_hints(Machine)
+    hints = type_hints(Machine)
     metavars = {"feature_cache": "FOLDER", "start": "RUN", "log": "NAME [NAME …]"}
     nowhere = {"log": "(default: nowhere)"} if not machine.log else {}
     return [
@@ -155,7 +158,7 @@ def features_flags(choice: Choice) -> list[Flag]:
     with choice.preset.blamed():
         make_options(choice.features_kind, chosen)
     kind = OPTIONS[choice.features_kind]
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     rows = []
     for f in fields(kind):
         if f.name in usual:
@@ -170,7 +173,7 @@ def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = ""
     entry = choice.methods[name]
     usual = untrained(entry) if choice.features_kind in UNTRAINED else entry.hyper
     own, usual = (getattr(one, phase) if phase else one for one in (entry.hyper, usual))
-    hints = get_type_hints(type(hyper))
+    hints = type_hints(type(hyper))
     rows = []
     for f in fields(hyper):
         value = getattr(hyper, f.name)
@@ -197,7 +200,7 @@ def phase_flags(choice: Choice, hypers: dict[str, Hyper], phase: str) -> list[Fl
             defaults = ", ".join(
                 f"{choice.methods[name].name} {other.default}" for name, other in zip(each, alike, strict=True)
             )
-            row = Flag(row.name, Optional[row.kind], None, row.help, None, f"(default: {defaults})")  # noqa: UP045 - at run time
+            row = unset(row, f"(default: {defaults})")
         rows.append(row)
     return rows
 
@@ -226,6 +229,11 @@ def make_struct(name: str, rows: Iterable[Flag], parts: dict[str, tuple[str, str
     return whole
 
 
+def unset(row: Flag, hint: str) -> Flag:
+    """The flag without a default of its own: UNSET unless it is given, the first kind that tyro tries (see `_quick`)."""
+    return replace(row, kind=UNSET_KIND | row.kind, default=UNSET, metavar=row.metavar or _metavar(row.kind), hint=hint)
+
+
 def _quick(row: Flag) -> Flag:
     """An equal flag whose default tyro checks without importing typeguard, which takes as long as tyro itself."""
     if get_origin(row.kind) in (Union, UnionType):
@@ -233,15 +241,26 @@ def _quick(row: Flag) -> Flag:
         row = replace(row, kind=Union[tuple(kinds)])  # noqa: UP007 - made at run time
     if get_origin(row.kind) is tuple:
         shown, hint = " ".join(map(str, row.default)), row.hint or _sourced("")
-        item = get_args(row.kind)[0].__name__.upper()
-        row = replace(row, metavar=row.metavar or f"{item} [{item} …]", hint=hint(shown) if callable(hint) else hint)
-        row = replace(row, kind=Union[None, row.kind], default=None)  # noqa: UP007
+        row = unset(row, hint(shown) if callable(hint) else hint)
     return row
 
 
+def _metavar(kind: Any) -> str:
+    """
+    >>> [_metavar(kind) for kind in (int, Literal["a", "b"], tuple[float, ...])]
+    ['INT', '{a,b}', 'FLOAT [FLOAT …]']
+    """
+    if get_origin(kind) is Literal or kind is bool:
+        return f"{{{','.join(map(str, get_args(kind) or (True, False)))}}}"
+    if get_origin(kind) is tuple:
+        item = _metavar(get_args(kind)[0])
+        return f"{item} [{item} …]"
+    return str(kind.__name__).upper()
+
+
 def _changed(given: Any, rows: list[Flag]) -> dict[str, Any]:
-    """What differs from the defaults; None stands for a tuple that was not given."""
-    return {row.name: getattr(given, row.name) for row in rows if getattr(given, row.name) not in (row.default, None)}
+    """What differs from the defaults: from those that tyro was told, UNSET for a list."""
+    return {row.name: value for row in rows if (value := getattr(given, row.name)) != _quick(row).default}
 
 
 def _plain(given: Any, part: str, rows: list[Flag]) -> dict[str, Any]:

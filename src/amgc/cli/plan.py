@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amgc.cli.ending import show_ending
 from amgc.cli.errors import STOPPED, is_first_process
 from amgc.cli.progress import Quiet, Shown, stoppable
-from amgc.engine.config import Config
+from amgc.engine.config import Config, absolute_path
 from amgc.methods.registry import find
 from amgc.report.plan import PLAN
 
@@ -48,7 +48,7 @@ class Plan:
         config = self.configs[name]
         if name not in self.takers or self.giver is None:
             return config
-        return replace(config, machine=replace(config.machine, start=str(self.place(self.giver))))
+        return replace(config, machine=replace(config.machine, start=absolute_path(self.place(self.giver))))
 
     def write(self) -> None:
         from amgc.engine.run import write_json
@@ -107,7 +107,7 @@ def carry_out(plan: Plan, console: Console, *, quiet: bool = False, dry_run: boo
 
 
 def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
-    dataset = load_data(plan)
+    dataset = survey_data(plan, shown) if dry_run else load_data(plan, shown, quiet)
     if len(plan.configs) > 1:
         if not quiet:
             for name in plan.configs:
@@ -138,7 +138,7 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
         if not unfinished:
             shown.tell(f"{plan.folder} is finished already.")
             return ending
-        dataset = load_data(plan)
+        dataset = load_data(plan, shown, quiet)
         for name in unfinished:
             shown.begin_method(name)
             config = plan.started(name)
@@ -183,9 +183,42 @@ def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
     return 0
 
 
-def load_data(plan: Plan) -> Dataset:
-    """The data set, read once for all methods."""
+def load_data(plan: Plan, shown: Quiet, quiet: bool) -> Dataset:
+    """The data set, read once for all methods. Unless `quiet`, it is told if images are decoded into the cache first."""
     from amgc.data import load
+    from amgc.engine.watch import Stopped
 
     config = next(iter(plan.configs.values()))
-    return load(config.data, **config.data_options)
+    log, handler = logging.getLogger("amgc.data"), logging.StreamHandler()
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING if quiet or not is_first_process() else logging.INFO)
+    shown.reading = True
+    try:
+        return load(config.data, **config.data_options)
+    except KeyboardInterrupt:
+        raise Stopped from None
+    finally:
+        shown.reading = False
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+def survey_data(plan: Plan, shown: Quiet) -> Dataset:
+    """The data set for a dry run, which reads no image and writes nothing; what a run would decode is told."""
+    from amgc.data.cache import default_folder
+    from amgc.data.decode import Files
+    from amgc.data.images import size_in_bytes
+    from amgc.data.registry import survey
+    from amgc.engine.cost import size
+
+    config = next(iter(plan.configs.values()))
+    dataset, cache = survey(config.data, **config.data_options), config.data_options.get("cache", True)
+    parts = [dataset.train.pixels, dataset.test.pixels]
+    if isinstance(parts[0], Files) and cache is not False:
+        place = (default_folder() if cache is True else Path(cache)) / "images"
+        shown.tell(
+            f"data: {sum(map(len, parts)):,} images, decoded once into {place}: {size(sum(map(size_in_bytes, parts)))} of disk "
+            "more, unless they are there already (--data.cache FOLDER: elsewhere; False: nowhere)"
+        )
+    return dataset

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from amgc.cli.errors import is_first_process
+from amgc.cli.errors import is_first_process, say
 from amgc.engine.watch import Progress, Stopped, Watch
 from amgc.methods.contract import Task
 from amgc.report.details import time_text
@@ -35,8 +35,12 @@ def console() -> Console:
 
 
 class Quiet(Watch):
-    """Shows nothing; `before_start` is called when a run is known to be able to start."""
+    """Shows nothing; `before_start` is called when a run is known to be able to start.
 
+    While it is `reading` data, being asked to stop ends that at once: nothing has begun that could be saved.
+    """
+
+    reading = False
     before_start: Callable[[], None] | None = None
 
     def begin_method(self, name: str) -> None:
@@ -162,8 +166,12 @@ def stoppable(shown: Quiet) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         if number in seen:
             raise KeyboardInterrupt
+        if not seen:
+            say("stopping …; the same again ends it at once.")
         seen.add(number)
         shown.stop = True
+        if shown.reading:
+            raise KeyboardInterrupt
 
     seen: set[int] = set()
     # The first process stops all: its helpers lose their connection when it ends. On their own they would stop at

@@ -12,7 +12,7 @@ import tyro
 
 from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError
-from amgc.cli.flags import QUICK, Flag, machine_flags, make_struct
+from amgc.cli.flags import QUICK, UNSET, Flag, machine_flags, make_struct, unset
 from amgc.engine.config import Machine
 
 ABOUT = "Go on with a run from its last checkpoint; of a folder with several runs, with those that are not finished."
@@ -23,9 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         Flag("run", tyro.conf.Positional[str], tyro.MISSING, "folder of a run, or of several", "RUN"),
         Flag("quiet", bool, False, "show the result only"),
     ]
-    machine = [
-        Flag(row.name, row.kind | None, None, row.help, row.metavar, "(default: as before)") for row in machine_flags(Machine())
-    ]
+    machine = [unset(row, "(default: as before)") for row in machine_flags(Machine())]
     made = make_struct("Resume", rows, {"machine": ("", "", machine)})
     given: Any = tyro.cli(made, args=list(arguments), prog="amgc resume", description=ABOUT, config=QUICK)
     folder = Path(given.run)
@@ -39,5 +37,5 @@ def main(arguments: Sequence[str]) -> int:
     from amgc.cli.plan import Plan, go_on
     from amgc.cli.progress import console
 
-    changed = {name: value for name, value in vars(given.machine).items() if value is not None}
+    changed = {name: value for name, value in vars(given.machine).items() if value != UNSET}
     return go_on(Plan.read(folder), console(), changed, quiet=given.quiet)

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from amgc.cli.ending import GRID
-from amgc.cli.errors import UsageError, is_first_process
+from amgc.cli.errors import UsageError, check_text, is_first_process
 from amgc.cli.flags import SPLIT, Parsed, parse
 from amgc.report.plan import PLAN
 
@@ -18,6 +18,7 @@ FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which fo
 
 
 def main(arguments: Sequence[str]) -> int:
+    check_text(arguments)
     parsed = parse(arguments)
     check_start(parsed)
     folder = choose_folder(parsed)
@@ -79,5 +80,5 @@ def paper(parsed: Parsed) -> dict[str, dict[str, float]]:
     """The preset's figures of the paper, if what they were measured on is what is run."""
     preset, config = parsed.choice.preset, next(iter(parsed.configs.values()))
     split = [getattr(config, name) or None for name in SPLIT] == [getattr(preset, name) or None for name in SPLIT]
-    same = split and config.data == preset.data and not (config.classes or preset.classes)
+    same = split and parsed.choice.data == preset.data and not (config.classes or preset.classes)
     return {name: figures for name, figures in preset.paper.items() if same and name in parsed.configs}

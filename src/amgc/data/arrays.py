@@ -104,7 +104,7 @@ def npz(path: Path, layout: str = "auto") -> Dataset:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(path)!r}; npz:PATH takes a file with {', '.join(NEEDED)}.")
+        raise FileNotFoundError(f"there is no file {str(path.resolve())!r}; npz:PATH takes a file with {', '.join(NEEDED)}.")
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in NEEDED if name not in file]

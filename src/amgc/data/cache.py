@@ -123,7 +123,7 @@ def read_files(
     else:
         return files, list(range(len(files))), []  # an unreadable file is named when it is asked for
     if errors and on_corrupt == "error":
-        more = "" if len(errors) == 1 else f" {len(errors)} of {len(files)} files cannot be read; this is the first."
+        more = "" if len(errors) == 1 else f"; {len(errors)} of {len(files)} files cannot be read, and this is the first"
         raise CorruptImageError(errors[0].path, errors[0].reason + more)
     if errors:
         first = f"{errors[0].path!r} ({errors[0].reason})"

@@ -171,7 +171,7 @@ def _read(path: Path, algorithm: str, digest: str | None) -> bytes:
         if found != digest:
             raise ValueError(
                 f"{str(path)!r} is not the official file: its {algorithm.upper()} is {found}, not {digest}. Fetch it "
-                f"again from {URL}, or load it as it is with verify=False."
+                f"again from {URL}, or load it as it is with verify=False (amgc run: --data.no-verify)."
             )
     return content
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from amgc.data.arrays import stratified
-from amgc.data.registry import MEMORY, source
+from amgc.data.registry import MEMORY, is_text, source
 from amgc.lazy import Lazy
 
 if TYPE_CHECKING:
@@ -137,7 +137,14 @@ def imagenet_subset(
     from amgc.data.decode import list_folders
 
     advice = "An ImageNet folder has train/WNID/* and val/WNID/*, one folder per class in both."
-    base = next((base for base in (root, root / "imagenet", root / "imagenet100") if (base / "train").is_dir()), root)
+    places = (root, root / "imagenet", root / "imagenet100")
+    base = next((base for base in places if (base / "train").is_dir()), None)
+    if base is None:
+        looked = ", ".join(repr(str(place.resolve())) for place in places)
+        raise FileNotFoundError(
+            f"ImageNet is in none of {looked}. {advice} Get ILSVRC 2012 from image-net.org, which asks for an account, "
+            "unpack it, and name its folder with root= (amgc run: --data.root FOLDER) or $AMGC_DATA."
+        )
     for name in ("train", "val"):
         _need(base / name, advice)
     present = [path.name for path in list_folders(base / "train")]
@@ -151,8 +158,8 @@ def imagenet_subset(
         wnids = present
     else:
         raise ValueError(
-            f"{str(base / 'train')!r} has {len(present)} class folders; expected 1,000, of which 100 are "
-            f"chosen, or those 100. Name others with classes=FILE, or load them with folder:{base}."
+            f"{str(base / 'train')!r} has {len(present)} class folders; expected 1,000, of which 100 are chosen, or those 100. "
+            f"Name others with classes=FILE (amgc run: --data.classes FILE), or load them with folder:{base}."
         )
     splits = []
     for split in ("train", "val"):
@@ -195,7 +202,7 @@ def _words(path: Path) -> dict[str, str]:
 
 def _need(path: Path, advice: str) -> None:
     if not path.exists():
-        raise FileNotFoundError(f"{str(path)!r} is missing. {advice}")
+        raise FileNotFoundError(f"{str(path.resolve())!r} is missing. {advice}")
 
 
 def _images(folder: Path, advice: str) -> list[Path]:
@@ -215,6 +222,9 @@ def _classes(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     folders = list_folders(root)
     if not folders:
         raise FileNotFoundError(f"{str(root)!r} has no class folders; images belong into one sub-folder per class.")
+    for part in folders:
+        if not is_text(part.name):
+            raise ValueError(f"the name of the class folder {str(part)!r} is not UTF-8, so no file can hold it; rename it.")
     advice = "Each class has a folder of its own."
     found = [(path, label) for label, part in enumerate(folders) for path in _images(part, advice)]
     return tuple(part.name for part in folders), found

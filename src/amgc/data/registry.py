@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -70,6 +71,20 @@ def load(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any) -
     if kind in ("folder", "npz") and not (path or root):
         raise ValueError(f"{kind!r} needs a path: write {kind}:PATH.")
     return build(Path(place).expanduser(), **chosen)
+
+
+def survey(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any) -> Dataset:
+    """The data set as `load` gives it, but with image files left unread: classes, labels and sizes. Nothing is written."""
+    known = options(name.partition(":")[0])
+    if "cache" not in known:
+        return load(name, root, **chosen)
+    unread = load(name, root, **(chosen | {"cache": False, "memory": 0, "on_corrupt": "error"}))
+    return replace(unread, memory=chosen.get("memory", known["memory"]))
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written into a file of text: file systems also have names that are not UTF-8."""
+    return name.encode(errors="ignore").decode() == name
 
 
 def _find(kind: str) -> Builder:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amgc.data.images import Dataset, Images
+from amgc.data.images import Dataset, Images, InMemory
 
 SEED = 1993  # the class order that PyCIL, and everything compared with it, reports
 
@@ -62,7 +62,10 @@ def split_tasks(
     """
     ways = [tasks is not None, first is not None or increment is not None, sizes is not None]
     if sum(ways) != 1:
-        raise ValueError("say how classes are split in exactly one way: tasks=, or first= and increment=, or sizes=.")
+        raise ValueError(
+            "say how classes are split in exactly one way: tasks=, or first= and increment=, or sizes= (amgc run: --tasks, or "
+            "--first-classes and --increment, or --sizes)."
+        )
     if count < 1:
         raise ValueError(f"there must be at least one class, not {count}.")
     if tasks is not None:
@@ -75,14 +78,17 @@ def split_tasks(
         return tuple(sizes)
     if increment is None:
         if first != count:
-            raise ValueError(f"first={first} leaves {count - (first or 0)} of {count} classes: say increment= as well.")
+            raise ValueError(
+                f"{first} classes in task 1 leave {count - (first or 0)} of {count}: say how many come in each later task, "
+                "with increment= (amgc run: --increment)."
+            )
         return (count,)
     if first is None:
         first = min(increment, count)
     if first < 1 or increment < 1:
-        raise ValueError(f"first and increment must be at least 1, not {first} and {increment}.")
+        raise ValueError(f"first and increment (--first-classes, --increment) must be at least 1, not {first} and {increment}.")
     if first > count:
-        raise ValueError(f"first={first}, but there are only {count} classes.")
+        raise ValueError(f"task 1 cannot have {first} classes (first=, --first-classes): there are only {count}.")
     whole, rest = divmod(count - first, increment)
     return (first, *[increment] * whole, *([rest] if rest else []))
 
@@ -91,14 +97,18 @@ def _equal(count: int, tasks: int) -> tuple[int, ...]:
     if tasks < 1:
         raise ValueError(f"there must be at least one task, not {tasks}.")
     if tasks > count:
-        raise ValueError(f"{tasks} tasks need at least {tasks} classes, and there are {count}; choose {count} or fewer.")
+        raise ValueError(
+            f"{tasks} tasks need at least {tasks} classes, and there are {count}; choose {count} or fewer, "
+            "with tasks= (amgc run: --tasks)."
+        )
     if count % tasks:
         fewer = next(t for t in range(tasks, 0, -1) if count % t == 0)
         more = next(t for t in range(tasks, count + 1) if count % t == 0)
         step = -(-count // tasks)
         raise ValueError(
-            f"{count} classes do not divide into {tasks} equal tasks; tasks={fewer} and tasks={more} do, or take "
-            f"increment={step}, which makes {-(-count // step)} tasks with a shorter last one."
+            f"{count} classes do not divide into {tasks} equal tasks; into {fewer} and into {more} they do, "
+            f"with tasks= (amgc run: --tasks), or take increment={step} (--increment {step}), which makes "
+            f"{-(-count // step)} tasks with a shorter last one."
         )
     return (count // tasks,) * tasks
 
@@ -174,6 +184,19 @@ class TaskStream:
         new = self.classes(task)
         train, test = (sum(counts[new.start : new.stop]) for counts in self.class_counts)
         return train, test
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample; no image is touched."""
+        return self._dataset.train.shape
+
+    def bytes_to_read(self) -> int:
+        """What will be in memory of the samples and is not yet: all, if they fit, and a copy of the largest task's."""
+        sample = int(np.prod(self.shape)) * self._dataset.train.pixels.dtype.itemsize
+        whole = sample * (len(self._dataset.train) + len(self._dataset.test))
+        task = sample * max(self.counts(task)[0] for task in range(len(self)))
+        there = isinstance(self._dataset.train.pixels, InMemory)
+        return sum(size for size in (0 if there else whole, task) if size <= self._budget)
 
     def _select(self, images: Images, start: int, stop: int) -> Images:
         labels: Tensor = self._position[images.labels]

@@ -93,4 +93,8 @@ def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[st
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a checkpoint."""
-    return files.read(path, KIND)
+    try:
+        return files.read(path, KIND)
+    except files.FileFormatError as error:
+        advice = "If there is no copy, delete it: `amgc resume` then begins the run again, with task 1."
+        raise files.FileFormatError(f"{error} {advice}") from error

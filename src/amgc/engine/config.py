@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from amgc.data.registry import is_text
 from amgc.methods.contract import Hyper, about
 from amgc.methods.registry import find
 
 T = TypeVar("T")
+# A command asks for those of the same few dataclasses dozens of times.
+type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
@@ -73,6 +80,32 @@ class Config:
         return cls(hyper=hyper, machine=machine, **values)
 
 
+def absolute(config: Config) -> Config:
+    """The same run, its paths made absolute: it can then be resumed from any working folder."""
+
+    def placed(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+        return {
+            name: absolute_path(value) if name in names and isinstance(value, str) else value for name, value in values.items()
+        }
+
+    kind, _, path = config.data.partition(":")
+    return replace(
+        config,
+        data=f"{kind}:{absolute_path(path)}" if path else config.data,
+        data_options=placed(config.data_options, ("root", "cache", "classes")),
+        features_options=placed(config.features_options, ("weights",)),
+        machine=replace(config.machine, **placed(vars(config.machine), ("feature_cache", "start"))),
+    )
+
+
+def absolute_path(path: str | os.PathLike[str]) -> str:
+    """As it is written into a run's files."""
+    found = str(Path(path).expanduser().resolve())
+    if not is_text(found):
+        raise ValueError(f"the path {found!r} is not UTF-8, so a run's files cannot hold it; rename what is not.")
+    return found
+
+
 def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
     """A frozen dataclass with the `chosen` fields replaced, nested ones too; an unknown name or a wrong type is an error.
 
@@ -80,7 +113,7 @@ def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
     2
     """
     assert is_dataclass(default) and not isinstance(default, type)
-    hints = get_type_hints(type(default))
+    hints = type_hints(type(default))
     values: dict[str, Any] = {}
     for name, value in chosen.items():
         full = f"{where}{name}"
@@ -109,6 +142,6 @@ def _fitting(value: Any, hint: Any, name: str) -> Any:
         return float(value)
     allowed = options if type(None) in options else (hint,)
     if not any(type(value) is kind for kind in allowed):
-        wanted = " or ".join("none" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in allowed)
+        wanted = " or ".join("None" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in allowed)
         raise ValueError(f"{name} must be {wanted}, not {value!r}.")
     return value

@@ -83,7 +83,7 @@ def estimate(session: Session) -> Cost:
         studying = images * rehearsal.study
         tasks.append(steps * rehearsal.step + forwards * per_image + studying + rehearsal.ending)  # views are in the step
     weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
-    memory = peak_memory() + checkpoint + _kept_features(session, rehearsals)
+    memory = peak_memory() + session.stream.bytes_to_read() + checkpoint + _kept_features(session, rehearsals)
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + weights, memory, tuple(tasks))
 
 
@@ -267,7 +267,7 @@ def _inference_seconds(session: Session, network: Extractor) -> float:
 
 
 def _noise(session: Session, count: int) -> Tensor:
-    shape = (max(count, 1), *session.stream.train(0).shape)
+    shape = (max(count, 1), *session.stream.shape)
     noise = torch.randint(256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     return noise.to(session.processes.device)
 

@@ -39,9 +39,10 @@ class Timm(Extractor):
         except Exception as error:  # no network, no such weights, no room: the hub has its own exceptions for each
             if not download:
                 raise
-            raise RuntimeError(
+            raise OSError(
                 f"timm's weights of {options.model} could not be had ({error}). Get the file elsewhere and give it "
-                "with weights=FILE, or start from random weights with pretrained=False."
+                "with weights=FILE (amgc run: --features.weights FILE), or start from random weights with pretrained=False "
+                "(--features.no-pretrained)."
             ) from error
         self.model: nn.Module = model
         config = model.pretrained_cfg

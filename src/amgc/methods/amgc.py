@@ -65,13 +65,13 @@ class AMGCHyper(Hyper):
     )
     ridge: float | None = about(
         0.0,
-        "for freeze: added to every variance before the head is solved; none, if the covariance is shared: a share of each, "
+        "for freeze: added to every variance before the head is solved; None, if the covariance is shared: a share of each, "
         "chosen by leave-one-out in closed form",
     )
 
     def __post_init__(self) -> None:
         if self.ridge is None and self.covariance != "shared":
-            raise ValueError(f"ridge can be none with a shared covariance only, not with a {self.covariance} one.")
+            raise ValueError(f"ridge can be None with a shared covariance only, not with a {self.covariance} one.")
         for name in ("margin", "soft_margin", "decay", "pseudo", "ridge"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")

@@ -20,7 +20,7 @@ class LDAHyper(FrozenHyper):
 
     shrinkage: float | None = about(
         1e-4,
-        "ε in (1 - ε) Σ + ε I; none: towards the diagonal, as far as the number of samples asks for (OAS)",
+        "ε in (1 - ε) Σ + ε I; None: towards the diagonal, as far as the number of samples asks for (OAS)",
         "Deep SLDA, 3.1 and official code",
     )
 

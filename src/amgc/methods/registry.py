@@ -9,6 +9,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,9 +60,14 @@ def methods() -> dict[str, Entry]:
     >>> methods()["finetune"].summary
     'Fine-tuning, the lower bound: cross-entropy on the new images, nothing against forgetting.'
     """
+    _import_all()
+    return dict(sorted(_ENTRIES.items()))
+
+
+@cache  # a command asks for methods dozens of times
+def _import_all() -> None:
     for module in pkgutil.iter_modules(amgc.methods.__path__):
         importlib.import_module(f"amgc.methods.{module.name}")
-    return dict(sorted(_ENTRIES.items()))
 
 
 def find(name: str) -> Entry:

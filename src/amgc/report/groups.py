@@ -71,6 +71,16 @@ class Group:
         return tuple(found for column in columns if (found := Spread.of(column)) is not None)
 
 
+def short_name(data: str) -> str:
+    """A data source as it stands in headings: of a path its last part.
+
+    >>> short_name("folder:/home/me/photos"), short_name("cifar100")
+    ('folder:photos', 'cifar100')
+    """
+    kind, _, path = data.partition(":")
+    return f"{kind}:{Path(path).name}" if path else data
+
+
 def named_runs(
     arguments: Sequence[str | os.PathLike[str]], damaged: list[RunError] | None = None
 ) -> list[tuple[str, RunRecord]]:

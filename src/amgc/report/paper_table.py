@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from amgc.report.groups import Group, Spread, grouped
+from amgc.report.groups import Group, Spread, grouped, short_name
 from amgc.report.metrics import DEFINITIONS
 from amgc.report.paper import NAMES, TABLES, departures, figures, sizes_of
 from amgc.report.runs import RunError, RunRecord
@@ -34,7 +34,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        return NAMES.get(self.data, self.data)
+        return NAMES.get(self.data) or short_name(self.data)
 
     @property
     def split(self) -> str:

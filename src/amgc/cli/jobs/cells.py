@@ -11,7 +11,7 @@ from typing import Any
 from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError
 from amgc.cli.plan import Plan
-from amgc.engine.config import Config
+from amgc.engine.config import Config, absolute
 from amgc.engine.from_config import first_task_key, identity
 from amgc.engine.run import RUN, read_config, write_json
 from amgc.engine.session import FIRST_TASK
@@ -95,7 +95,7 @@ def check(cells: Iterable[Cell]) -> None:
 
 def differences(cell: Cell) -> list[str]:
     """What decides the result, and is not as wanted, in the run that is there."""
-    there = read_config(cell.folder, {})
+    there = absolute(read_config(cell.folder, {}))  # runs of earlier versions have paths as they were typed
     before, wanted = (flat(identity(config)) | {"precision": config.machine.precision} for config in (there, cell.config))
     names = sorted(before.keys() | wanted.keys())
     return [

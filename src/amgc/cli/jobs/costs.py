@@ -29,7 +29,7 @@ class Measured(Watch):
 
 def tell_costs(works: Sequence[Work], jobs: int, threads: int) -> None:
     """A line for each run, and the sum. Seeds cost alike: one of them is measured."""
-    from amgc.data import load
+    from amgc.data.registry import survey
 
     screen = console()
     seconds: dict[tuple[str, ...], float] = {}
@@ -43,7 +43,7 @@ def tell_costs(works: Sequence[Work], jobs: int, threads: int) -> None:
             if key not in seconds:
                 config = one.cell.config
                 source = repr((config.data, config.data_options))
-                dataset = datasets[source] = datasets.get(source) or load(config.data, **config.data_options)
+                dataset = datasets[source] = datasets.get(source) or survey(config.data, **config.data_options)
                 giver = next((mate for mate in mates(one, works) if mate.cell.gives), one)
                 start = config.machine.start if giver is one else str(giver.cell.folder)
                 machine = replace(config.machine, devices=1, threads=config.machine.threads or threads, start=start)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from amgc.report.details import sizes_text
-from amgc.report.groups import Group, Spread, grouped
+from amgc.report.groups import Group, Spread, grouped, short_name
 from amgc.report.metrics import Metrics
 from amgc.report.observed import Observed, load_observed
 from amgc.report.page.lines import Line
@@ -144,7 +144,12 @@ def streams(runs: Sequence[tuple[str, RunRecord]], damaged: list[RunError]) -> l
     for group in grouped(runs):
         found.setdefault((group.data, group.sizes), []).append(group)
     return [
-        Stream(number, data, sizes, tuple(_entry(g, place, damaged) for place, g in enumerate(sorted(groups, key=_worth))))
+        Stream(
+            number,
+            short_name(data),
+            sizes,
+            tuple(_entry(g, place, damaged) for place, g in enumerate(sorted(groups, key=_worth))),
+        )
         for number, ((data, sizes), groups) in enumerate(found.items(), 1)
     ]
 

@@ -1,0 +1,149 @@
+"""`amgc run folder:PATH`: what is decoded and when, and where pictures are looked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.helpers import figures
+from PIL import Image
+
+from amgc.cli.main import main
+from amgc.cli.progress import Shown
+from amgc.data import cache, decode
+
+SMALL = ["--tasks", "2", "--method", "amgc", "--features", "convnet", "--features.dim", "8", "--data.size", "16"]
+SMALL += ["--first.epochs", "1", "--later.epochs", "1"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("AMGC_CACHE", str(folder))
+    monkeypatch.setattr(cache, "SPARE", 0)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def pics() -> Path:
+    """Four classes of ten pictures in the working folder."""
+    for shade, name in enumerate(("ant", "bee", "cat", "dog")):
+        place = Path("pics", name)
+        place.mkdir(parents=True)
+        for number in range(10):
+            Image.new("RGB", (20, 20), (60 * shade, 10 * number, 128)).save(place / f"{number}.png")
+    return Path("pics")
+
+
+def test_a_dry_run_reads_no_picture_writes_nothing_and_tells_what_would_be_decoded(own_cache, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "decode", lambda path, size: pytest.fail("read"))
+        assert main(["run", "folder:pics", *SMALL, "--dry-run"]) == 0
+        told = capsys.readouterr().out
+        assert f"data: 40 images, decoded once into {own_cache / 'images'}: 31 KB of disk more" in told  # 40 × 3 × 16 × 16
+        assert main(["run", "folder:pics", *SMALL, "--dry-run", "--data.cache", "False", "--data.on-corrupt", "skip"]) == 0
+        assert "decoded once" not in capsys.readouterr().out
+        assert main(["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--dry-run"]) == 0
+    assert list(own_cache.iterdir()) == [] and [path.name for path in Path().iterdir()] == ["pics"]
+
+
+def test_a_dry_run_promises_what_the_run_promises(capsys):
+    promised = []
+    for flags in (["--dry-run"], []):
+        assert main(["run", "folder:pics", *SMALL, *flags]) == 0
+        promised.append(re.search(r"amgc: (.* training\)).*, (.*) of disk", capsys.readouterr().out).groups())
+    assert promised[0] == promised[1]
+
+
+def test_it_is_told_once_that_pictures_are_decoded_and_where(own_cache, capsys):
+    assert main(["run", "folder:pics", *SMALL, "--out", "one"]) == 0
+    assert f"decoding 40 images of {Path('pics').resolve()} into {own_cache}" in capsys.readouterr().err
+    assert main(["run", "folder:pics", *SMALL, "--out", "two"]) == 0
+    assert "decoding" not in capsys.readouterr().err
+
+
+def test_a_run_goes_on_from_another_working_folder(monkeypatch):
+    def end_task(self: Shown, *_: Any) -> None:
+        self.stop = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shown, "end_task", end_task)
+        assert main(["run", "folder:pics", *SMALL, "--feature-cache", "rows", "--out", "x"]) == 130
+    config = json.loads(Path("x/run.json").read_text())["config"]
+    assert (config["data"], config["machine"]["feature_cache"]) == (
+        f"folder:{Path('pics').resolve()}",
+        str(Path("rows").resolve()),
+    )
+    folder = Path("x").resolve()
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert main(["resume", str(folder), "--quiet"]) == 0
+    assert len(figures(folder)) == 2
+
+
+def test_pictures_that_are_missing_are_told_with_the_place_where_they_were_looked_for(monkeypatch, capsys):
+    assert main(["run", "folder:nowhere", *SMALL]) == 2
+    assert f"{str(Path('nowhere').resolve())!r} is missing" in capsys.readouterr().err
+    assert main(["run", "npz:nowhere.npz"]) == 2
+    assert str(Path("nowhere.npz").resolve()) in capsys.readouterr().err
+
+
+def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(capsys):
+    command = ["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--out", "all"]
+    assert main(command) == 0
+    path = next(Path("all").glob("*/amgc/run.json"))
+    old = path.read_text().replace(f"folder:{Path('pics').resolve()}", "folder:pics")
+    path.write_text(old)
+    before = path.stat().st_mtime_ns
+    assert '"folder:pics"' in old and main(command) == 0 and path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("place", ["pics", "."])
+def test_a_name_that_is_not_utf8_is_told_before_anything_is_written(place, own_cache, pics, capsys):
+    """That of a class, or of the folder of all classes."""
+    strange = Path(place, os.fsdecode(b"caf\xe9"))
+    try:
+        (pics / "ant" if place == "pics" else pics).rename(strange)
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    source = "pics" if place == "pics" else "link"
+    if source == "link":
+        Path("link").symlink_to(strange)
+    assert main(["run", f"folder:{source}", *SMALL, "--out", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "caf\\udce9' is not UTF-8" in told and "rename" in told
+    assert not Path("x").exists() and list(own_cache.iterdir()) == []
+
+
+def test_several_files_that_cannot_be_read_are_one_sentence(pics, capsys):
+    for name in "01":
+        (pics / "bee" / f"{name}.png").write_bytes(b"no picture")
+    assert main(["run", "folder:pics", *SMALL]) == 1
+    assert "; 2 of 40 files cannot be read, and this is the first); repair or remove it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_decoding_is_interrupted_at_once_and_leaves_nothing_behind(workers, own_cache, monkeypatch, capsys):
+    whole, count = decode.decode, Counter()
+
+    def interrupted(path: str, size: int) -> Any:
+        count["decoded"] += 1
+        if count["decoded"] == 3:
+            signal.raise_signal(signal.SIGINT)
+        elif count["decoded"] > 3:
+            time.sleep(0.05)
+        return whole(path, size)
+
+    monkeypatch.setattr(decode, "decode", interrupted)
+    assert main(["run", "folder:pics", *SMALL, "--data.workers", workers, "--out", "x"]) == 130
+    told = capsys.readouterr().err
+    assert "amgc: stopping …" in told and told.endswith("Stopped; nothing was written.\n")
+    assert count["decoded"] < 30 and not Path("x").exists()
+    assert not [path for path in own_cache.rglob("*") if path.is_file()]
