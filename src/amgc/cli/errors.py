@@ -100,13 +100,13 @@ def message(error: Exception) -> str:
             "finished task is lost, else with the same command, as nothing has changed."
         )
     if isinstance(error, PermissionError):
-        return f"no permission for {error.filename!r}; choose another folder with --out, or change its permissions."
+        return f"no permission for {error.filename!r}; change its permissions, or choose another folder."
     if isinstance(error, OSError) and error.errno == errno.EROFS:
-        return f"{error.filename!r} is on a disk that cannot be written; choose another folder with --out."
+        return f"{error.filename!r} is on a disk that cannot be written; choose another folder."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
     if isinstance(error, MemoryError) or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}:
-        return f"out of memory ({error}); a smaller --first.batch-size and --later.batch-size needs less."
+        return f"out of memory ({error}); a run needs less with a smaller --first.batch-size and --later.batch-size."
     return str(error) or type(error).__name__
 
 
