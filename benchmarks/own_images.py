@@ -6,10 +6,10 @@
 
 learn: seconds and pictures a second for learning 90 classes, 10 more, and answering; accuracy; what `reject` rejects, of known
 classes' held-out pictures and of unseen classes', before and after the 10 come. strangers: what it rejects of pictures that are
-of another kind altogether (scikit-learn's written digits, drawn shapes, noise), by a model of all classes. merge: two sites,
-50 classes each, merged, beside one model that saw all. draw: filters drawn at random (the default, no fragment of a picture) or
-cut from pictures. The PNG files are written to a temporary folder from the official files. Seconds are wall-clock, alone on the
-machine.
+of another kind altogether (scikit-learn's written digits, drawn shapes, noise), by a model of all classes. few: what
+classes of few pictures reject of their own. merge: two sites, 50 classes each, merged, beside one model that saw all. draw:
+filters drawn at random (the default, no fragment of a picture) or cut from pictures. The PNG files are written to a temporary
+folder from the official files. Seconds are wall-clock, alone on the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from PIL import Image, ImageDraw
 
 from amgc.model import Evaluation, Model
 
-PARTS = ("learn", "strangers", "merge", "draw")
+PARTS = ("learn", "strangers", "few", "merge", "draw")
 REJECT = 0.01
 
 Classes = dict[str, list[str]]
@@ -136,6 +136,25 @@ def strangers(folder: Path, data: dict[str, Classes], filters: int, few: int) ->
     print()
 
 
+def few_pictures(folder: Path, data: dict[str, Classes], filters: int, few: int) -> None:
+    chosen = list(data["train"])[:: max(1, len(data["train"]) // 20)]
+    print(f"few ({filters} filters), {len(chosen)} classes: rejected of their held-out pictures at fit 0.01 and 0.05, %")
+    files = [file for name in chosen for file in data["test"][name]]
+    for count in (6, 8, 12, 25, 100, 500):
+        if count > min(len(data["train"][name]) for name in chosen):
+            break
+        lessons = {"at once": [count], "in two calls": [count - count // 2, count // 2]}
+        for how, sizes in lessons.items():
+            model, start = Model.create(folder / f"few {count} {how}", filters=filters), 0
+            for size in sizes:
+                model.learn_all({name: data["train"][name][start : start + size] for name in chosen})
+                start += size
+            fits = np.array([one.fit for one in model.predict(files)])
+            shares = [100 * float((fits < below).mean()) for below in (0.01, 0.05)]
+            print(f"  {count} pictures, {how}: {shares[0]:.1f} {shares[1]:.1f}", flush=True)
+    print()
+
+
 def others() -> dict[str, np.ndarray]:
     """Pictures of other kinds, 32 × 32 in colour."""
     from sklearn.datasets import load_digits
@@ -211,7 +230,7 @@ def main() -> None:
     with kept("own_images"), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = draw_pictures(folder) if given.quick else write_cifar(folder, given.root, given.per_class)
-        jobs = {"learn": learn, "strangers": strangers, "merge": merge, "draw": draw}
+        jobs = {"learn": learn, "strangers": strangers, "few": few_pictures, "merge": merge, "draw": draw}
         for part in given.only:
             jobs[part](folder, data, 8 if given.quick else given.filters, 2 if given.quick else 10)
 
