@@ -22,12 +22,12 @@ def spread_to(rows: np.ndarray) -> np.ndarray:
 def test_the_left_out_distance_is_that_of_a_class_without_the_image(rng):
     rows = rng.normal(size=(20, 5)) @ rng.normal(size=(5, 5))
     statistics = ClassStatistics(5, dtype=torch.float64).update(rows, ["a"] * 20)
-    drawn_to, m = spread_to(rows), fit.PRIOR
+    m = fit.PRIOR
     expected = []
     for place in range(20):
         others = np.delete(rows, place, axis=0)
         scatter = (others - others.mean(0)).T @ (others - others.mean(0))
-        covariance = (scatter + m * drawn_to) / (len(others) - 1 + m)
+        covariance = (scatter + m * spread_to(others)) / (len(others) - 1 + m)
         away = rows[place] - others.mean(0)
         expected.append(away @ np.linalg.solve(covariance, away))
     assert np.allclose(fit.left_out(torch.from_numpy(rows), statistics, "a"), expected, rtol=1e-10)
@@ -102,7 +102,7 @@ def test_what_was_found_adds_up_however_images_were_put_together_into_lessons(rn
 
 @pytest.mark.parametrize("steps", [[6], [5, 1], [1] * 8, [3, 3], [12], [2] * 6])
 def test_a_class_that_grows_by_small_steps_does_not_reject_its_own(rng, steps):
-    """Of 30 classes' held-out images at most 4 % at 0.01, however the first few came."""
+    """Of 30 classes' held-out images at most 1.5 % at 0.01, however the first few came."""
     found = []
     for _ in range(30):
         mixing = rng.normal(size=(20, 20))
@@ -111,7 +111,7 @@ def test_a_class_that_grows_by_small_steps_does_not_reject_its_own(rng, steps):
             rows = torch.from_numpy(rng.normal(size=(count, 20)) @ mixing)
             fits = fits.learned(fit.blank(20).update(rows, ["a"] * count), {"a": rows})
         found.append(fits.of(torch.from_numpy(rng.normal(size=(200, 20)) @ mixing), ["a"] * 200))
-    assert (np.concatenate(found) < 0.01).mean() < 0.04
+    assert (np.concatenate(found) < 0.01).mean() < 0.015
 
 
 def test_a_class_of_too_few_images_is_never_rejected(rng):

@@ -4,7 +4,7 @@ import { $, Refused, api, count, make, portions, takeToken, thumbnail, zones } f
 
 const SHOWN = 12; // answers
 const UNFIT = 0.01; // share of a class's own pictures below which another is none of it
-const FEW = 6; // pictures below which a class does not know how its others lie: with 3 to 5, one in six new ones was taken for none
+const FEW = 6; // pictures below which little can be said of how a class's others lie
 const percent = (share) => (share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`);
 
 let known = null; // what the server said of the model last
