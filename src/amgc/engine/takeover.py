@@ -106,7 +106,7 @@ def _manifest(
 ) -> Manifest:
     made = {
         "by": "model",
-        "from": f"a run of {config.method} on {config.data}",
+        "from": f"a run of {config.method} on {Path(config.data).name}",
         "run": Path(run).name,
         "config": files.plain_json(config.to_json()),
         "seed": config.seed,
