@@ -60,11 +60,11 @@ def test_two_runs_that_start_together_have_folders_of_their_own(monkeypatch):
     """The second starts while the first is still reading its data."""
     first, started = plan.load_data, []
 
-    def load_data(of: plan.Plan) -> Any:
+    def load_data(of: plan.Plan, *how: Any) -> Any:
         started.append(of.folder)
         if len(started) == 1:
             assert main(["run", *AMGC, "--quiet"]) == 0
-        return first(of)
+        return first(of, *how)
 
     monkeypatch.setattr(plan, "load_data", load_data)
     assert main(["run", *AMGC, "--quiet"]) == 0
@@ -73,7 +73,7 @@ def test_two_runs_that_start_together_have_folders_of_their_own(monkeypatch):
 
 
 def test_a_run_that_does_not_start_leaves_its_folder_free(monkeypatch):
-    def fail(of: plan.Plan) -> None:
+    def fail(of: plan.Plan, *_: Any) -> None:
         assert of.folder.is_dir()
         raise ValueError("no such data")
 
