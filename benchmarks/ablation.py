@@ -93,6 +93,8 @@ def work(cell: Cell, tasks: int, out: Path, root: str) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_DATA": root}
     done = subprocess.run([sys.executable, "-m", "amgc", *command], capture_output=True, text=True, env=environment)
     print(f"{'done' if done.returncode == 0 else 'FAILED'}: {name}, T = {tasks} {done.stderr[-300:]}", file=sys.stderr)
+    if done.returncode:
+        folder.with_name(f"{name}.error").write_text(done.stderr)
 
 
 def show(only: str, tasks: int, out: Path) -> None:
@@ -104,7 +106,9 @@ def show(only: str, tasks: int, out: Path) -> None:
         except (OSError, RunError):
             continue
         if not run.finished:
-            print(f"  {name:34} {run.done} of {len(run.sizes)} tasks; then its loss diverged, or it is still going")
+            said = (out / f"t{tasks}" / name).with_name(f"{name}.error")
+            end = said.read_text().strip().splitlines()[-1] if said.exists() else "it was stopped, or is still going"
+            print(f"  {name:34} {run.done} of {len(run.sizes)} tasks; then: {end}")
             continue
         m = run.metrics
         shares = [m.last_accuracy, m.average_incremental_accuracy, m.first_task_accuracy[-1]]

@@ -16,6 +16,7 @@ from amgc.core.statistics import ClassStatistics
 from amgc.data import Augment, load
 from amgc.engine import checkpoint
 from amgc.engine.config import Config
+from amgc.engine.from_config import identity
 from amgc.engine.run import RUN, read_config
 from amgc.engine.session import CHECKPOINT
 from amgc.estimator import AMGCClassifier
@@ -27,6 +28,7 @@ from amgc.model.folder import Manifest
 from amgc.model.head import FixedHead
 from amgc.model.state import State
 
+PLACES = ("data", "data_options", "features_options")  # of a run's config, what may name files and folders of its machine
 PROBES = 64  # random features that a method's scores are compared on with those of its linear head
 
 
@@ -108,12 +110,13 @@ def _manifest(
         "by": "model",
         "from": f"a run of {config.method} on {Path(config.data).name}",
         "run": Path(run).name,
-        "config": files.plain_json(config.to_json()),
+        "config": {name: value for name, value in identity(config).items() if name not in PLACES},
         "seed": config.seed,
         "amgc": about.get("amgc"),
         "covariance": None,
     }
-    features = {"name": config.features, "options": config.features_options, "given": config.features, "dim": None}
+    options = {name: value for name, value in config.features_options.items() if name != "weights"}
+    features = {"name": config.features, "options": options, "given": config.features, "dim": None}
     return Manifest(made, features, {"size": shape[1], "scale": scale})
 
 

@@ -5,7 +5,7 @@ same for every model: few enough that a class's images determine its covariance,
 not change when others are learned or forgotten.
 
 Where a class's other images lie is known from its training images: each is taken out of mean and covariance, for which no other
-image is needed (`left_out`), and its distance measured. Of these distances' logarithms number, mean and sum of squares are kept,
+image is needed (`left_out`), and its distance is measured. Of these distances' logarithms number, mean and squares are kept,
 per class, which add up over lessons and sites; a new image's is then Student's t, but for `TAIL`.
 """
 
