@@ -59,6 +59,7 @@ def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
     """All of them, in one folder. Those on CIFAR-100 only measure their cost, and only where its files are at hand."""
     draw_photos(tmp_path / "photos")
     draw_photos(tmp_path / "more", ("fox", "owl"), levels=(50, 127))
+    draw_photos(tmp_path / "theirs", ("hen", "pig"), levels=(25, 75))
     for block in blocks(page, "python"):
         if name := re.match(r"# (\w+\.py)\n", block):  # a file, says its first line
             (tmp_path / name[1]).write_text(block)
@@ -129,7 +130,7 @@ def check_the_served_model(page: Path, folder: Path) -> None:
 
 
 def draw_photos(folder: Path, kinds: tuple[str, str] = ("cat", "dog"), levels: tuple[int, int] = (0, 100)) -> None:
-    """What the pages call `photos`, and `more`: pictures of two kinds, of different sizes."""
+    """What the pages call `photos`, `more` and `theirs`: pictures of two kinds, of different sizes."""
     drawn = np.random.RandomState(0)
     for number in range(48):
         kind, size = kinds[number % 2], 40 + number
