@@ -103,7 +103,10 @@ def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught
         (["learn", "other", "photos", "--features", "resnet99"], "no extractor and no file 'resnet99'"),
         (["learn", "other", "photos", "--weights", "any.pth"], "patches have no weights"),
         (["learn", "other", "photos", "--size", "100000"], "size must be from 8 to 2048"),
-        (["learn", "other", "split"], "in 'split' are test and train, which are no classes but have some"),
+        (
+            ["learn", "other", "split"],
+            "which are no classes but have some; name one of them, such as 'split/train'",
+        ),
         (["predict", "nowhere", "photos"], "there is no model in 'nowhere'"),
         (["predict", "model"], "name at least one picture"),
         (["forget", "model", "owl"], "knows no class 'owl'; it knows 'cat', 'dog'"),

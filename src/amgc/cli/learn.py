@@ -106,6 +106,7 @@ def by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         if not inside:
             raise UsageError(f"{str(root)!r} has no sub-folders; pictures belong into one sub-folder per class.")
         splits = [folder for folder in inside if folder.name.lower() in SPLITS and list_folders(folder)]
+        splits.sort(key=lambda folder: SPLITS.index(folder.name.lower()))
         if len(splits) == len(inside):
             raise UsageError(
                 f"in {str(root)!r} are {' and '.join(folder.name for folder in splits)}, which are no classes but have some; "

@@ -121,7 +121,7 @@ def shorter_side(image: Image, size: int) -> Image:
 def check_proportions(width: int, height: int) -> None:
     """ValueError for a picture that is far longer than it is wide."""
     if max(width, height) > LONGEST * min(width, height):
-        raise ValueError(f"it has {width} × {height} pixels, one side more than {LONGEST} times the other; cut it")
+        raise ValueError(f"it has {width} × {height} pixels, one side more than {LONGEST} times the other")
 
 
 class Files:
