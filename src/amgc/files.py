@@ -83,11 +83,13 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
     try:
-        Path(path).open("rb").close()  # safe_open's own error says neither whether it is gone by now nor that it is forbidden
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get("amgc")
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())} if text else {}
         about = json.loads(text) if text else None
+    except RuntimeError:  # it could not be opened: gone by now, or forbidden, which is in the text only
+        Path(path).open("rb").close()  # says which
+        raise
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is damaged or not a model file ({error}); restore it from a copy."

@@ -138,6 +138,19 @@ def test_a_first_lesson_that_fails_leaves_nothing_and_can_be_given_again(capsys,
     assert Model.open("model").info().generation == before, "a model that was there stays"
 
 
+def test_a_first_lesson_that_fails_does_not_take_what_another_process_taught_meanwhile(monkeypatch):
+    folder("photos", "cat", "dog")
+
+    def taught_elsewhere(*_: object, **__: object) -> None:
+        Model.open("model").learn(draw("owl"), "owl")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("amgc.model.model.Model.learn_all", lambda *_, **__: (patch.undo(), taught_elsewhere()))
+        assert main(["learn", "model", "photos", *QUICK]) == 130
+    assert list(Model.open("model").classes) == ["owl"]
+
+
 def test_what_was_not_learned_is_said(capsys):
     folder("photos", "cat", "dog")
     Path("photos/bad").mkdir()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     from amgc.cli.bars import bar
     from amgc.cli.progress import console
     from amgc.model import Model
+    from amgc.model.model import normal
     from amgc.report.table import printable
 
     chosen: dict[str, Any] = {name: getattr(given, name) for name in NEW if getattr(given, name) is not None}
@@ -76,12 +77,13 @@ def main(arguments: Sequence[str]) -> int:
         with bar(screen, "learning", given.quiet) as progress:
             learned = model.learn_all(pictures, progress=progress, on_corrupt="skip")
     except BaseException:
-        if not known_before and not model.classes:  # the same command can be given again
-            model.remove()
+        if not known_before:  # the same command can be given again
+            with suppress(Exception):  # the first error is the one to tell
+                model.remove_if_empty()
         raise
     if not given.quiet:
         lines = said(learned, left_out, len(model.classes))
-        unusable = [label for label in pictures if unicodedata.normalize("NFC", label) not in learned.added]
+        unusable = [label for label in pictures if normal(label) not in learned.added]
         if unusable:
             lines.append(f"Not learned, as none of its pictures could be used: {_listed(unusable)}")
         if given.features in ("resnet18", "resnet32", "convnet") and given.weights is None:

@@ -85,7 +85,8 @@ def resume(folder: Path, watch: Watch | None = None, dataset: Dataset | None = N
 
 def check_data(session: Session) -> None:
     """A run goes on with the classes that it began with, since one more or less would give all of them another order, and
-    with as many images of each."""
+    with as many images of each.
+    """
     about, names = json.loads((session.folder / RUN).read_text()), list(session.stream.class_names)
     before = about.get("class_names")
     changes = [] if before == names else [f"it had the classes {listing(before)}, and has {listing(names)}"]

@@ -180,10 +180,11 @@ class Model:
             path, replace(joined, manifest=replace(joined.manifest, made=made, files={}, generation=0, created=""))
         )
 
-    def remove(self) -> None:
-        """Delete the model's files, and its folder if nothing else is in it."""
-        with self._writing, self._folder.lock(self.patience):
-            self._folder.remove()
+    def remove_if_empty(self) -> None:
+        """Delete the model's files if it knows no class by now, whoever taught it, and the folder if nothing else is in it."""
+        with self._writing, self._latest() as now:
+            if not now.manifest.classes:
+                self._folder.remove()
 
     @contextmanager
     def _latest(self) -> Iterator[State]:

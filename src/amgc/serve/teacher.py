@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
-import unicodedata
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
 from amgc.model import Info, Learned, Model
-from amgc.model.model import checked_name
+from amgc.model.model import checked_name, normal
 from amgc.model.pictures import Picture
 from amgc.serve.problems import LOG, Problem
 
@@ -79,10 +78,9 @@ class Teacher:
 
     def forget(self, label: str) -> Future[None]:
         def job() -> None:
-            name = unicodedata.normalize("NFC", label)  # as the model has it
-            if name not in self.model.classes:
+            if normal(label) not in self.model.classes:
                 raise Problem(404, "The model knows no class of that name.")
-            self.model.forget(name)
+            self.model.forget(label)
 
         return self._submit(job)
 
