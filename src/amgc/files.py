@@ -83,10 +83,9 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
     try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get("amgc")
-            tensors = {name: file.get_tensor(name) for name in sorted(file.keys())} if text else {}
+        text = metadata(path).get("amgc")
         about = json.loads(text) if text else None
+        tensors = read_tensors(path) if text else {}
     except RuntimeError:  # it could not be opened: gone by now, or forbidden, which is in the text only
         Path(path).open("rb").close()  # says which
         raise
@@ -105,6 +104,23 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     if about.get("sha256") != _digest(about["header"], tensors):
         raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
     return about["header"], tensors
+
+
+def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of any safetensors file; files of `write` have the key `amgc`."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of any safetensors file, sorted by name, each copied into memory that torch allocated.
+
+    What safetensors returns lies in the file's own buffer, at any multiple of 8 bytes; torch aligns its memory to 64 bytes. On
+    some CPUs MKL adds up in another order when an operand is aligned differently, so a resumed run would end elsewhere than
+    an uninterrupted one.
+    """
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
 
 
 def plain_json(value: Any) -> Any:

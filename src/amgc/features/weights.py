@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from amgc import files
@@ -103,11 +102,9 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
         raise files.FileFormatError(f"the weights file {shown!r} is empty.")
     try:
         if start[8:] == b"{" or shown.endswith(".safetensors"):
-            with safe_open(path, framework="pt") as archive:
-                ours = "amgc" in (archive.metadata() or {})
-                content = {} if ours else {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
-            if ours:
+            if "amgc" in files.metadata(path):
                 return files.read(path, KIND)
+            content = files.read_tensors(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except files.FileFormatError:
