@@ -15,6 +15,7 @@ from torch.nn.functional import conv2d
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from amgc.features.extractor import Extractor, evaluating
+from amgc.features.pointwise import every_second
 
 
 def fold_batchnorm(network: Extractor) -> int:
@@ -110,7 +111,9 @@ class BranchedConv2d(nn.Conv2d):
         out = super().forward(maps)
         if self.alone:
             return out
-        return out + conv2d(maps, self.branch, None, self.stride, 0, 1, self.groups)
+        if set(self.stride) != {1}:
+            maps = every_second(maps, self.stride)
+        return out + conv2d(maps, self.branch, groups=self.groups)
 
 
 def add_branches(network: nn.Module) -> int:

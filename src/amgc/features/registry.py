@@ -89,9 +89,12 @@ def _made(name: str, image_shape: Sequence[int], options: dict[str, Any]) -> Ext
         hint = f"; did you mean {close[0]!r}?" if close else "."
         raise ValueError(f"there is no extractor {name!r}{hint} There are {', '.join(names())} (as timm:NAME).")
     chosen = make_options(base, {**options, "model": model} if model else options)
+    from amgc.features.pointwise import make_safe  # here, because it needs torch
+
     for module in MODULES:
         importlib.import_module(f"amgc.features.{module}")
     made = _FACTORIES[base](shape, chosen)
+    make_safe(made)
     made.name, made.image_shape, made.options = base, shape, chosen
     return made
 
