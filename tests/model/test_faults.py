@@ -111,7 +111,9 @@ def test_a_change_that_fails_at_any_write_leaves_the_model_as_it_was_or_changed(
                 pass
         found = answers(Model.open(tried.path), "cat", "dog")
         assert found in (before, after), f"between, after failing at {called[-1]}"
-        outcomes.append(found == after)
+        assert failed or found == after
+        if failed or len(called) < number:  # the lock's note of its holder may fail without harm
+            outcomes.append(found == after)
         if not failed and len(called) < number:
             break
         tried.refresh()

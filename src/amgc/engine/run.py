@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import amgc
-from amgc import files
+from amgc import files, locking
 from amgc.core.inputs import listing
 from amgc.data import Dataset
 from amgc.engine import loggers
@@ -244,18 +244,15 @@ class Log:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time works on a run; the lock goes when its process does, however it ends."""
-    if _is_child() or sys.platform == "win32":
+    """One process at a time works on a run: the first one of those that share it."""
+    if _is_child():
         yield
         return
-    import fcntl  # there is none on Windows
-
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunExistsError(f"another process is working on {str(folder)!r}; let it, or stop it first.") from error
-        yield
+    try:
+        with locking.locked(folder):
+            yield
+    except locking.FolderBusyError as error:
+        raise RunExistsError(f"another process is working on {str(folder)!r} ({error}); let it, or stop it first.") from error
 
 
 def _is_child() -> bool:

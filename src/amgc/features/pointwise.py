@@ -11,8 +11,8 @@ WIDEST = 16  # float32 numbers in the widest vector register, AVX-512's
 def every_second(maps: Tensor, stride: tuple[int, ...]) -> Tensor:
     """The pixels that a 1×1 convolution with this stride looks at: `maps[..., ::stride, ::stride]`.
 
-    Averages over one pixel each are those pixels exactly. Unlike a slice they keep channels_last, and their gradient is a kernel
-    of torch's: a slice makes a training step of a quarter-width ResNet-18 4 % slower (benchmarks/kernels.py).
+    An average over one pixel is that pixel. Unlike slicing, pooling keeps channels_last and has a fast backward pass
+    (benchmarks/kernels.py compares the two).
     """
     return avg_pool2d(maps, 1, list(stride))
 
@@ -37,6 +37,6 @@ def make_safe(network: nn.Module) -> None:
             layer.__class__ = StridedPointwise
         elif not isinstance(layer, StridedPointwise) and layer.in_channels < WIDEST:
             raise ValueError(
-                f"layer {name!r} is a {type(layer).__name__} of 1 × 1 pixel with a stride and {layer.in_channels} input channels; "
-                f"with fewer than {WIDEST} of them, torch may crash on a CPU when it is trained. Choose another network."
+                f"layer {name!r} is a {type(layer).__name__} of 1 × 1 pixel with a stride and {layer.in_channels} input "
+                f"channels. Training it may crash torch on a CPU if there are fewer than {WIDEST}. Choose another network."
             )

@@ -104,7 +104,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
         if start[8:] == b"{" or shown.endswith(".safetensors"):
             if "amgc" in files.metadata(path):
                 return files.read(path, KIND)
-            content = files.read_tensors(path)
+            content: Any = files.read_tensors(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except files.FileFormatError:

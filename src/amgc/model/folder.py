@@ -10,9 +10,6 @@ import hashlib
 import json
 import os
 import re
-import socket
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -22,8 +19,9 @@ from typing import Any, TypeVar
 
 import amgc
 from amgc import files
+from amgc.locking import LOCK, FolderBusyError, locked
 
-MANIFEST, LOCK = "manifest.json", ".lock"
+MANIFEST = "manifest.json"
 KIND, VERSION = "amgc model", 1
 OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # what may be removed when nothing names it
 TRIES = 20  # readings of a folder that others change all the while
@@ -157,8 +155,8 @@ class Folder:
         """All of the model; only for who holds the lock. First what makes it one."""
         (self.path / MANIFEST).unlink(missing_ok=True)
         self.tidy()
-        (self.path / LOCK).unlink(missing_ok=True)
-        with suppress(OSError):  # there is something else in it
+        with suppress(OSError):  # there is something else in it; Windows does not remove a lock that is held
+            (self.path / LOCK).unlink(missing_ok=True)
             self.path.rmdir()
 
     def tidy(self) -> None:
@@ -171,33 +169,14 @@ class Folder:
 
     @contextmanager
     def lock(self, patience: float = PATIENCE) -> Iterator[None]:
-        """One writer at a time. The lock goes when its process does, however that ends; Windows has none."""
-        if sys.platform == "win32":
-            yield
-            return
-        import fcntl
-
-        handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        """One writer at a time; readers do not wait."""
         try:
-            end = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > end:
-                        holder = os.pread(handle, 1000, 0).decode(errors="replace") or "another process"
-                        raise ModelBusyError(
-                            f"the model in {str(self.path)!r} is being changed by {holder}; try again when that is done."
-                        ) from None
-                    time.sleep(0.05)
-            when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            with suppress(OSError):  # on a full disk the lock holds without a name
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} (since {when})".encode(), 0)
-            yield
-        finally:
-            os.close(handle)
+            with locked(self.path, patience):
+                yield
+        except FolderBusyError as error:
+            raise ModelBusyError(
+                f"the model in {str(self.path)!r} is being changed by {error}; try again when that is done."
+            ) from None
 
 
 def digest(path: Path) -> str:
