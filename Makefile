@@ -1,19 +1,23 @@
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench clean
+.PHONY: help run test test-all check bench clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 run: .venv/.ready ## amgc run: handwritten digits, class after class; ARGS="cifar100-small" runs another preset
 	@$(BIN)/amgc run $(ARGS)
 	@$(if $(ARGS),,echo && echo "The same without training anything, amgc run fast-digits:" && $(BIN)/amgc run fast-digits --quiet)
 
-test: .venv/.ready ## tests and doctests; ARGS="-k merge" chooses some
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+test: .venv/.ready ## tests and doctests but the slow ones, three minutes; ARGS="-k merge" chooses some
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: .venv/.ready ## all tests and doctests, eight minutes
+	@$(PYTEST) $(ARGS)
 
 check: .venv/.ready ## style, format, types, direction of imports
 	@$(BIN)/ruff check .

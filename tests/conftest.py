@@ -12,6 +12,11 @@ import pytest
 import torch
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first: whichever process is free then takes the short ones, and both end at about the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def timm() -> Iterator[ModuleType]:
     """timm; beside a torchvision of another build, after declaring the operators it misses (no test calls them)."""

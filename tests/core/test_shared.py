@@ -337,8 +337,12 @@ def test_what_would_not_fit_is_refused_before_it_is_made_and_what_would_is_said(
 
 
 def test_where_the_system_does_not_say_what_is_free_nothing_is_refused(monkeypatch):
+    asked = 10**6, torch.float32, 2, 0, "cpu", "a matrix", ""
+    monkeypatch.setattr(memory, "available", lambda device: 1 << 30)
+    with pytest.raises(MemoryError, match="a matrix"):
+        memory.check(*asked)
     monkeypatch.setattr(memory, "available", lambda device: None)
-    memory.check(10**6, torch.float32, 2, 0, "cpu", "a matrix", "")
+    memory.check(*asked)
 
 
 def test_a_container_may_have_less_than_its_machine(monkeypatch, tmp_path):

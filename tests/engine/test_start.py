@@ -21,6 +21,16 @@ def config(method: str, start: Path | None = None, **changes: Any) -> Any:
     return tiny.config(method, **({"first": PHASE, "machine": machine} | changes))
 
 
+class Listen(Watch):
+    """Notes the tasks that are trained."""
+
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+
+    def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+        self.trained.append(task.index)
+
+
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("start") / "run"
@@ -32,15 +42,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_start_gives_the_bits_that_training_gives(method: str, start: Path, tmp_path: Path) -> None:
     """Metrics included, and the seconds that task 1 took are those of the run that trained it."""
     own = run(config(method), tmp_path / "own", dataset=tiny.images())
-    trained = []
-
-    class Listen(Watch):
-        def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
-            trained.append(task.index)
-
-    taken = run(config(method, start), tmp_path / "taken", Listen(), tiny.images())
+    listen = Listen()
+    taken = run(config(method, start), tmp_path / "taken", listen, tiny.images())
     tiny.assert_same_bits(tmp_path / "own", tmp_path / "taken")
-    assert trained == [1, 2]
+    assert listen.trained == [1, 2]
     assert taken[0]["losses"] == own[0]["losses"] and taken[0]["seconds"]["train"] > 0
 
 
@@ -75,7 +80,11 @@ def test_a_start_that_was_trained_otherwise_is_refused_by_name(
 
 
 def test_later_phases_and_the_methods_own_settings_may_differ(start: Path, tmp_path: Path) -> None:
-    run(config("amgc", start, later={"epochs": 1}, hyper={"margin": 0.1}), tmp_path, dataset=tiny.images())
+    """Task 1 is not trained again, and what it gave is the start's."""
+    listen = Listen()
+    lines = run(config("amgc", start, later={"epochs": 1}, hyper={"margin": 0.1}), tmp_path, listen, tiny.images())
+    assert listen.trained == [1, 2]
+    assert lines[0]["losses"] == tiny.saved(start)[0]["lines"][0]["losses"] != []
 
 
 def test_a_start_without_a_first_task_says_which_file_is_missing(tmp_path: Path) -> None:

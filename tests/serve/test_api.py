@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import numpy as np
@@ -12,9 +13,11 @@ from serving import BASE, encoded, parts, png, taught
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 from fastapi.testclient import TestClient
 
-from amgc.model import Model
+from amgc.model import Model, ModelError
+from amgc.model.pictures import Picture
 from amgc.serve.app import create_app
 from amgc.serve.settings import Limits, Settings
+from amgc.serve.teacher import Teacher
 
 
 @pytest.fixture
@@ -55,6 +58,25 @@ def test_a_class_is_learned_asked_for_and_forgotten(client, model):
     assert client.post("/api/forget", json={"label": "brick"}).json() == {"label": "brick", "classes": 2}
     assert client.post("/api/forget", json={"label": "brick"}).status_code == 404
     assert known(client) == {"grass": 12, "sea": 12} == Model.open(model.path).classes
+
+
+def test_who_has_the_answer_to_a_lesson_is_not_told_that_it_is_going_on(model):
+    """At the very moment of the answer: the page looks then. A lesson that is learned, and one that fails."""
+    teacher, begin, seen = Teacher(model, waiting=4), threading.Event(), []
+    pictures = [Picture(f"{seed}", png("brick", seed)) for seed in range(3)]
+    teacher.start()
+    try:
+        teacher._submit(begin.wait)  # so that the lessons wait until somebody listens
+        lessons = [teacher.learn(given, "brick") for given in (pictures, [])]
+        for lesson in lessons:
+            lesson.add_done_callback(lambda _: seen.append(teacher.progress))
+        begin.set()
+        assert lessons[0].result(timeout=60).added == {"brick": 3}
+        assert isinstance(lessons[1].exception(timeout=60), ModelError)
+    finally:
+        begin.set()
+        teacher.close()
+    assert seen == [None, None]
 
 
 def test_an_empty_model_says_what_it_needs_and_learns_its_first_class(tmp_path):

@@ -91,10 +91,13 @@ class Teacher:
             if not future.set_running_or_notify_cancel():
                 return  # who asked has gone before it began
             try:
-                if self._closing.is_set():
-                    raise Stopped
-                found = job()
-                self.about = self.model.info()
+                try:
+                    if self._closing.is_set():
+                        raise Stopped
+                    found = job()
+                    self.about = self.model.info()
+                finally:
+                    self.progress = None  # before the answer: who has it is not told that the lesson is still going on
             except Exception as error:
                 future.set_exception(error)
             else:
@@ -121,10 +124,7 @@ class Teacher:
             except queue.Empty:
                 self._look()
                 continue
-            try:
-                job()
-            finally:
-                self.progress = None
+            job()
         while not self._jobs.empty():
             self._jobs.get()()
 

@@ -10,6 +10,7 @@ const percent = (share) => (share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(
 let known = null; // what the server said of the model last
 let chosen = []; // pictures to learn from
 let lessons = 0; // that this page has sent and that are not done
+let looks = 0, latest = 0; // how often it has looked, and which of these looks is shown
 
 /** Say something in a live region, as news or as a problem. */
 function say(place, text, bad = false) {
@@ -31,8 +32,12 @@ async function attempt(place, action) {
 // ---- what it knows ------------------------------------------------------------------------------------------------------
 
 async function look() {
+  const mine = ++looks;
   try {
-    show(await api("classes"));
+    const now = await api("classes");
+    if (mine < latest) return; // a later look was answered first
+    latest = mine;
+    show(now);
     trouble(known.problem);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
