@@ -4,28 +4,31 @@ BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check bench clean
+.PHONY: help run test test-all test-cpus check bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-run: .venv/.ready ## amgc run: handwritten digits, class after class; ARGS="cifar100-small" runs another preset
+run: .venv/.run ## amgc run: handwritten digits, class after class; ARGS="cifar100-small" runs another preset
 	@$(BIN)/amgc run $(ARGS)
 	@$(if $(ARGS),,echo && echo "The same without training anything, amgc run fast-digits:" && $(BIN)/amgc run fast-digits --quiet)
 
-test: .venv/.ready ## tests and doctests but the slow ones, three minutes; ARGS="-k merge" chooses some
+test: .venv/.dev ## tests and doctests but the slow ones, three minutes; ARGS="-k merge" chooses some
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: .venv/.ready ## all tests and doctests, eight minutes
+test-all: .venv/.dev ## all tests and doctests, eight minutes
 	@$(PYTEST) $(ARGS)
 
-check: .venv/.ready ## style, format, types, direction of imports
+test-cpus: .venv/.dev ## tests of numbers again, with the kernels of eleven other CPUs; CPUS=3: of three
+	@.ci/cpus $(CPUS)
+
+check: .venv/.dev ## style, format, types, direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy src
 	@$(BIN)/lint-imports --no-logo
 
-bench: .venv/.ready ## every benchmark in turn (slow), then the pages; keep the machine otherwise idle
+bench: .venv/.dev ## every benchmark in turn (slow), then the pages; keep the machine otherwise idle
 	@for script in benchmarks/*.py; do \
 	  case "$${script##*/}" in _*|results.py|'*.py') continue;; esac; \
 	  echo "== $$script"; \
@@ -37,25 +40,34 @@ clean: ## remove caches and build products; .venv stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -print | while read -r d; do rm -rf "$$d"; done
 
-# .ready is written last, so a set-up that was interrupted is never believed; .unfinished then makes the next one start
-# from nothing. A set-up that ended, well or badly, is updated in place. Torch goes first, to get the wheel of
-# constraints.txt before anything else asks for it.
-.venv/.ready: pyproject.toml constraints.txt
+# Two sets of packages: .run is what amgc needs, half a minute; .dev adds what tests and checks need. The file of that name is
+# written last, so a set-up that was interrupted is never believed; .unfinished then makes the next one start from nothing. A
+# set-up that ended, well or badly, is updated in place. Torch goes first, to get the wheel of constraints.txt before anything
+# else asks for it. Nothing is byte-compiled in advance: Python does that for what it imports.
+PIP = $(BIN)/python -m pip install -q --no-compile -c constraints.txt
+
+.venv/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 	  echo "amgc needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not there)." \
 	       "Choose another with: make PYTHON=python3.11 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments: its venv module is missing." \
 	       "Install it (on Debian and Ubuntu the package python3-venv) and try again." >&2; exit 1; }
-	@echo "Setting up .venv (once, about two minutes) ..."
-	@trap 'exit 130' INT TERM HUP; \
-	if [ -e .venv/.unfinished ]; then rm -rf .venv; fi; \
-	mkdir -p .venv && rm -f .venv/.ready && touch .venv/.unfinished || exit 1; \
+	@echo "Setting up .venv (once, about half a minute) ..."
+	@$(call set_up,$@,$(PYTHON) -m venv .venv && $(PIP) torch && $(PIP) -e .)
+
+.venv/.dev: .venv/.run
+	@echo "Adding what tests and checks need (once, about a minute) ..."
+	@$(call set_up,$@,$(PIP) -e ".[dev]")
+
+define set_up
+trap 'exit 130' INT TERM HUP; \
+	if [ -e .venv/.unfinished ]; then rm -rf .venv; \
+	  [ "$1" = .venv/.run ] || { $(MAKE) --no-print-directory .venv/.run || exit 1; }; fi; \
+	mkdir -p .venv && rm -f $1 && touch .venv/.unfinished || exit 1; \
 	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-	{ $(PYTHON) -m venv .venv && \
-	  $(BIN)/python -m pip install -q -c constraints.txt torch && \
-	  $(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"; \
-	} >.venv/install.log 2>&1 || { \
+	{ $2; } >.venv/install.log 2>&1 || { \
 	  cat .venv/install.log >&2; rm -f .venv/.unfinished; \
 	  echo "Setting up .venv failed; the log above is kept in .venv/install.log." >&2; exit 1; }; \
-	rm -f .venv/.unfinished && touch .venv/.ready
+	rm -f .venv/.unfinished && touch $1
+endef
