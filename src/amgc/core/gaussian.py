@@ -5,10 +5,12 @@ Class covariances are often singular (500 samples in 512 dimensions): sampling d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from amgc.core.covariance import AnyCovariance, LowRank, as_covariances, column
+from amgc.core.covariance import AnyCovariance, as_covariances, column, enlarge
 from amgc.core.inputs import Label
 from amgc.core.statistics import ClassStatistics
 
@@ -58,8 +60,10 @@ class Sampler:
         return drawn
 
 
-def along(statistics: ClassStatistics, label: Label, axes: Tensor) -> tuple[Tensor, Tensor]:
-    """A class's Gaussian in the coordinates `axes @ x`, axes (m, d): mean (m,) and covariance (m, m). No d × d matrix is made.
+def along(statistics: ClassStatistics, label: Label, axes: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return a class's Gaussian in the coordinates `axes @ x`, axes (m, d): mean (m,) and covariance (m, m).
+
+    The covariance is enlarged by `margin`. No d × d matrix is created.
 
     >>> kept = ClassStatistics(3).update([[0.0, 1.0, 5.0], [2.0, 3.0, 5.0]], ["cat", "cat"])
     >>> [part.tolist() for part in along(kept, "cat", torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))]
@@ -69,20 +73,17 @@ def along(statistics: ClassStatistics, label: Label, axes: Tensor) -> tuple[Tens
     mean = axes.to(statistics.mean) @ statistics.mean[row]
     axes = axes.to(statistics.device, statistics.dtype)
     if statistics.form == "shared":
-        return mean, axes @ statistics.shared().times(axes.T.contiguous())
-    kept = statistics.covariance
-    own = (
-        LowRank(kept.factor[row : row + 1], kept.diagonal[row : row + 1]) if isinstance(kept, LowRank) else kept[row : row + 1]
-    )
-    return mean, axes @ as_covariances(own).product(axes[None])[0].T
+        return mean, axes @ enlarge(statistics.shared(), margin).times(axes.T.contiguous())
+    own = enlarge(statistics.covariances.rows(slice(row, row + 1)), margin)
+    return mean, axes @ own.product(axes[None])[0].T
 
 
-def variances(statistics: ClassStatistics) -> Tensor:
-    """The variances (K, d) of all classes; (1, d) if all have the same."""
+def variances(statistics: ClassStatistics, labels: Iterable[Label]) -> Tensor:
+    """Return the variances of these classes, (classes, d)."""
+    rows = [statistics.index(label) for label in labels]
     if statistics.form == "shared":
-        return statistics.shared().variances[None].to(statistics.dtype)
-    kept = statistics.covariance
-    return kept.diagonal if isinstance(kept, LowRank) else as_covariances(kept).variances()
+        return statistics.shared().variances.to(statistics.dtype).expand(len(rows), -1)
+    return statistics.covariances.variances()[rows]
 
 
 def root(covariance: Tensor) -> Tensor:
