@@ -101,6 +101,12 @@ def test_rounding_does_not_move_the_classifier(form: str, seed: int) -> None:
     assert_same_classifier(one, two, TOLERANCE["float64"])
 
 
+def test_a_factor_of_all_columns_gives_the_classifier_of_the_whole_matrix(whole: AMGCClassifier) -> None:
+    """Its temperature too, although that comes from draws."""
+    factor = AMGCClassifier(covariance="lowrank", rank=64, dtype="float64").fit(TRAIN, TRAIN_LABELS)
+    assert_same_classifier(factor, whole, TOLERANCE["float64"])
+
+
 @pytest.mark.parametrize("form", ["full", "shared"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("size", [7, 100])
