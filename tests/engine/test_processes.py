@@ -38,15 +38,18 @@ FIRST = {"batch_size": 5, "extractor_lr": 0.05}
 LATER = {"batchnorm": "fixed", "batch_size": 5, "extractor_lr": 0.05, "head_lr": 0.05, "momentum": 0.9}
 RUNS: dict[str, dict[str, Any]] = {
     "amgc": {"method": "amgc"},
-    "straight through": {"method": "amgc", "hyper": {"mean_gradient": "straight_through", "reset": "task", "decay": 0.1}},
+    "straight through": {
+        "method": "dbgc",
+        "hyper": {"margin": 0.4, "mean_gradient": "straight_through", "reset": "task", "decay": 0.1},
+    },
     "drawn": {"method": "sbgc", "hyper": {"new_samples": "pseudo"}},
     "drawn from factors": {"method": "sbgc", "hyper": {"covariance": "lowrank", "rank": 3}},
     "finetune": {"method": "finetune"},
     "joint": {"method": "joint"},
-    "solved": {"method": "amgc", "hyper": {"freeze": True}},
+    "solved": {"method": "amgc-exact"},
     "patches": {
-        "method": "amgc",
-        "hyper": {"freeze": True, "covariance": "shared", "margin": 0.0, "ridge": 0.01},
+        "method": "amgc-closed",
+        "hyper": {"ridge": 0.01},
         "first": {"epochs": 0},
         "features": "patches",
         "features_options": {"filters": 4},
