@@ -100,7 +100,7 @@ def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught
         (["learn", "model", "nowhere"], "there is no folder 'nowhere'"),
         (["learn", "model", "flat"], "no sub-folders"),
         (["learn", "model", "photos", "--filters", "9"], "--filters can only be chosen for a new one"),
-        (["learn", "other", "photos", "--features", "resnet99"], "no extractor and no file 'resnet99'"),
+        (["learn", "other", "photos", "--features", "resnet99"], "no extractor, file or model 'resnet99'"),
         (["learn", "other", "photos", "--weights", "any.pth"], "patches have no weights"),
         (["learn", "other", "photos", "--size", "100000"], "size must be from 8 to 2048"),
         (
@@ -109,7 +109,7 @@ def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught
         ),
         (["predict", "nowhere", "photos"], "there is no model in 'nowhere'"),
         (["predict", "model"], "name at least one picture"),
-        (["forget", "model", "owl"], "knows no class 'owl'; it knows 'cat', 'dog'"),
+        (["forget", "model", "owl"], "has no class 'owl'; its classes are 'cat', 'dog'"),
         (["merge", "model", "-o", "x"], "at least two models"),
         (["info", "nowhere"], "there is no model"),
         (["evaluate", "model", "nowhere"], "there is no folder"),
@@ -127,13 +127,13 @@ def test_a_first_lesson_that_fails_leaves_nothing_and_can_be_given_again(capsys,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("amgc.model.lesson.joined", stop)
+        patch.setattr("amgc.model.changes.learn", stop)
         assert main(["learn", "model", "photos", *QUICK]) == 130
     assert not Path("model").exists()
     assert main(["learn", "model", "photos", *QUICK]) == 0
     before = Model.open("model").info().generation
     with monkeypatch.context() as patch:
-        patch.setattr("amgc.model.lesson.joined", stop)
+        patch.setattr("amgc.model.changes.learn", stop)
         assert main(["learn", "model", folder("more", "owl")]) == 130
     assert Model.open("model").info().generation == before, "a model that was there stays"
 
