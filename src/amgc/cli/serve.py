@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     check_installed()
 
     from amgc.model import Model
-    from amgc.serve.run import serve
+    from amgc.serve.server import serve
     from amgc.serve.settings import Limits
 
     limits = Limits(given.max_upload, given.max_pixels, given.max_images, given.rate)

@@ -1,4 +1,4 @@
-"""Errors as people and programs get them: a status and a sentence."""
+"""Errors of the HTTP API: a status and a message."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from amgc.files import FileFormatError
 from amgc.model import ModelBusyError, ModelError, PictureError
 
 LOG = logging.getLogger("amgc.serve")
-# 401: how to ask; 408: the rest of the request is not waited for
-DEMANDED = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
+# 408: the server does not wait for the rest of the request
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
-class Problem(HTTPException):
-    """An answer that is an error. `retry`: seconds after which another try makes sense."""
+class ApiError(HTTPException):
+    """An error response. `retry` is the number of seconds after which to try again."""
 
     def __init__(self, status: int, detail: str, retry: int | None = None) -> None:
         headers = {"Retry-After": str(retry)} if retry is not None else {}
-        super().__init__(status, detail, headers | DEMANDED.get(status, {}))
+        super().__init__(status, detail, headers | HEADERS.get(status, {}))
 
 
-def told(error: Exception) -> Problem:
-    """What went wrong with the model; what is about this machine is told without its paths, and in full in the log."""
-    if isinstance(error, Problem):
+def api_error(error: Exception) -> ApiError:
+    """Return the response for an exception. Paths of the server appear in its log only."""
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, PictureError):
-        return Problem(422, str(error))  # begins with the picture's name
+        return ApiError(422, str(error))  # starts with the name of the image
     if isinstance(error.__cause__, PictureError):
-        return Problem(422, sentence(str(error)))
+        return ApiError(422, sentence(str(error)))
     if isinstance(error, ModelError):
-        return Problem(409, sentence(str(error)))
+        return ApiError(409, sentence(str(error)))
     if isinstance(error, ModelBusyError):
-        return Problem(503, "Another process is changing the model; try again in 5 s.", 5)
+        return ApiError(503, "Another process is changing the model; try again in 5 s.", 5)
     LOG.error("%s", error, exc_info=not isinstance(error, OSError | FileFormatError))
     if isinstance(error, OSError) and error.errno in NO_SPACE:
-        return Problem(507, "The server's disk is full; the model is as it was before.")
+        return ApiError(507, "The server's disk is full; the model has not changed.")
     if isinstance(error, OSError | FileFormatError):
-        return Problem(500, "The model's folder cannot be read or written; the server's log says why.")
+        return ApiError(500, "The model's folder cannot be read or written; see the server's log.")
     if isinstance(error, MemoryError):
-        return Problem(500, "The server has too little memory for this; send fewer pictures at a time.")
-    return Problem(500, "Something went wrong in the server; its log says what.")
+        return ApiError(500, "The server is out of memory; send fewer pictures at a time.")
+    return ApiError(500, "Internal error; see the server's log.")
 
 
 def sentence(text: str) -> str:
-    """With a capital letter, as it stands alone.
+    """Return the text with an initial capital.
 
-    >>> sentence("the model knows no class yet."), sentence("élan"), sentence("")
-    ('The model knows no class yet.', 'Élan', '')
+    >>> sentence("the model has no classes yet."), sentence("élan"), sentence("")
+    ('The model has no classes yet.', 'Élan', '')
     """
     return text[:1].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""Bind, say where, and serve until Ctrl-C."""
+"""Bind to an address and serve until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,80 +15,83 @@ import uvicorn
 from amgc.model import Model
 from amgc.serve.app import create_app
 from amgc.serve.settings import LOCAL_NAMES, Limits, Settings, is_loopback
-from amgc.serve.teacher import Teacher
+from amgc.serve.update_queue import UpdateQueue
 
-SHORTEST = 16  # letters of a token
-PATIENCE = 3  # seconds for requests that are being answered when the server is stopped
+SHORTEST = 16  # minimum number of characters of a token
+PATIENCE = 3  # seconds that open requests may take when the server is stopped
 CONNECTIONS = 1000
 
 
 def serve(
-    model: Model, host: str, port: int, token: str | None, limits: Limits, said: Callable[[str, str | None], None]
+    model: Model, host: str, port: int, token: str | None, limits: Limits, started: Callable[[str, str | None], None]
 ) -> None:
-    """Serve the model. `said` is told the address, and the token if one was made."""
+    """Serve a model. `started` is called with the address, and the token if one was generated."""
     local = is_loopback(host)
     if token is not None and len(token) < SHORTEST:
-        raise ValueError(f"the token has {len(token)} letters; take at least {SHORTEST}, or leave it out, and one is made.")
+        raise ValueError(f"the token has {len(token)} characters; use at least {SHORTEST}, or omit it to have one generated.")
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
-        raise ValueError("the token has to be of printable ASCII, without spaces at its ends: browsers send no other.")
-    made = secrets.token_urlsafe(24) if token is None and not local else None
+        raise ValueError("the token must be printable ASCII without spaces at its ends, as browsers send no other.")
+    generated = secrets.token_urlsafe(24) if token is None and not local else None
     bound = bind(host, port)
     names = (*LOCAL_NAMES, in_url(host)) if local else None
-    app = create_app(model, Settings(token or made, names, limits))
+    app = create_app(model, Settings(token or generated, names, limits))
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
-        proxy_headers=False,  # a client could name any address as its own
+        proxy_headers=False,  # a client could claim any address
         server_header=False,
         ws="none",
         lifespan="on",
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=PATIENCE,
     )
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what is wrong with a request is told to its sender
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the error
     with bound:
-        said(address(host, bound.getsockname()[1]), made)
-        Server(config, app.state.teacher).run(sockets=[bound])
+        started(address(host, bound.getsockname()[1]), generated)
+        Server(config, app.state.updates).run(sockets=[bound])
 
 
 class Server(uvicorn.Server):
-    """One that gives up a lesson when it is stopped, and does not wait for its end."""
+    """A server that cancels the current update when it is stopped."""
 
-    def __init__(self, config: uvicorn.Config, teacher: Teacher) -> None:
+    def __init__(self, config: uvicorn.Config, updates: UpdateQueue) -> None:
         super().__init__(config)
-        self.teacher = teacher
+        self.updates = updates
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.teacher.stop()
+        self.updates.stop()
         super().handle_exit(sig, frame)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is any that is free."""
+    """Return a listening socket; port 0 selects a free port."""
     if not 0 <= port < 1 << 16:
-        raise ValueError(f"port {port} does not exist; choose one from 1 to 65535, or 0 for any that is free.")
+        raise ValueError(f"port must be from 1 to 65535, or 0 for a free port; not {port}.")
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise ValueError(f"there is no address {host!r} ({error.strerror}); --host takes one of this machine.") from error
+        raise ValueError(
+            f"there is no address {host!r} ({error.strerror}); --host must be an address of this machine."
+        ) from error
     bound = socket.socket(family, kind)
     try:
         if os.name == "posix":
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port is free again at once
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port can be reused at once
         bound.bind(where)
         bound.listen(2048)
     except OSError as error:
         bound.close()
-        reason = {errno.EADDRINUSE: "another program uses it", errno.EACCES: "this user may not use it"}
-        reason[errno.EADDRNOTAVAIL] = f"{host!r} is no address of this machine"
+        reason = {errno.EADDRINUSE: "another program uses it", errno.EACCES: "permission denied"}
+        reason[errno.EADDRNOTAVAIL] = f"{host!r} is not an address of this machine"
         why = reason.get(error.errno or 0, str(error))
-        raise ValueError(f"port {port} of {host!r} cannot be had: {why}; choose another with --port or --host.") from error
+        raise ValueError(f"cannot listen on port {port} of {host!r}: {why}; choose another with --port or --host.") from error
     return bound
 
 
 def address(host: str, port: int) -> str:
-    """
+    """Return the URL of the server.
+
     >>> address("127.0.0.1", 8000), address("::1", 8000), address("0.0.0.0", 80).startswith("http://")
     ('http://127.0.0.1:8000', 'http://[::1]:8000', True)
     """
