@@ -126,8 +126,8 @@ def test_details_hold_settings_matrix_classes_time_and_memory(write_run: WriteRu
     text = shown(details(load_run(write_run("amgc", [2, 1], [[90], [70, 80]], names=["cat", "dog", "hen"]))))
     assert row(text, "hyper") == ["hyper", "margin", "0.4"]
     assert " ".join(row(text, "tasks")) == "tasks 3 classes in 2 tasks (2 + 1)"
-    assert "23.0 s (train 20.0 s, remember 1.0 s, evaluate 2.0 s)" in text
-    assert "1.0 KiB per class, 3.0 KiB in all" in text
+    assert "23 s (train 20 s, remember 1.0 s, evaluate 2.0 s)" in text
+    assert "1.0 kB per class, 3.1 kB in all" in text
     assert row(text, "T1") == ["T1", "90.0", "–", "90.0", "90.0"]
     assert row(text, "T2") == ["T2", "73.3", "70.0", "80.0", "70.0", "80.0"]
     assert "BWT -20.0" in text

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from amgc.report import RunRecord, accuracy_table, find_runs, plot_accuracy
 from amgc.report.plan import paper_figures
-from amgc.report.table import DASH, grid, percent
+from amgc.report.table import grid
+from amgc.text import DASH, percent
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -37,9 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     if not given.folders:
         raise UsageError("name at least one folder with pictures: amgc evaluate MODEL FOLDER")
 
-    from amgc.cli.bars import bar
     from amgc.cli.learn import by_class
-    from amgc.cli.progress import console
+    from amgc.cli.progress import bar, console
     from amgc.model import Model
     from amgc.report.evaluation import confusion_csv, plot_confusion, plot_reliability
 
@@ -72,8 +71,8 @@ def show(found: Evaluation, screen: object) -> None:
     """Accuracy, calibration, the worst classes, the most frequent confusions."""
     from rich.console import Console
 
-    from amgc.cli.bars import plural
-    from amgc.report.table import grid, percent, printable
+    from amgc.report.table import grid
+    from amgc.text import percent, plural, printable
 
     assert isinstance(screen, Console)
 

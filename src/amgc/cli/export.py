@@ -27,14 +27,14 @@ class Export:
 def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Export, args=list(arguments), prog="amgc export")
 
-    from amgc.cli.bars import plural, size_text
     from amgc.cli.progress import console
     from amgc.model import Model
+    from amgc.text import byte_size, plural
 
     made = Model.open(given.model).export_onnx(given.onnx)
     classes = plural(len(made.classes), "class", "classes")
     text = (
-        f"{made.path}: {classes}, {size_text(made.bytes)}. onnxruntime's probabilities differ from "
+        f"{made.path}: {classes}, {byte_size(made.bytes)}. onnxruntime's probabilities differ from "
         f"the model's by {made.difference:.0e} at most, on {made.pictures} pictures of noise."
     )
     console().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -21,10 +21,9 @@ class Forget:
 def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Forget, args=list(arguments), prog="amgc forget")
 
-    from amgc.cli.bars import plural
     from amgc.cli.progress import console
     from amgc.model import Model
-    from amgc.report.table import printable
+    from amgc.text import plural, printable
 
     model = Model.open(given.model)
     model.forget(given.label)

@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
 
     from amgc.cli.progress import console
     from amgc.model import Model
-    from amgc.report.table import grid, printable
+    from amgc.report.table import grid
+    from amgc.text import printable
 
     about = Model.open(given.model).info()
     if given.json:
@@ -49,19 +50,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def lines(about: About) -> list[str]:
     """All but the classes."""
-    from amgc.cli.bars import plural, size_text
+    from amgc.text import byte_size, plural
 
     features = about.features
     dim = f"{features['dim']:,} features" if features["dim"] else "not fitted yet: the first pictures do that"
     side = about.image["size"]
-    files = [f"  {name}: {size_text(size)}" for name, size in about.bytes.items()]
+    files = [f"  {name}: {byte_size(size)}" for name, size in about.bytes.items()]
     return [
         f"{about.path}: {plural(len(about.classes), 'class', 'classes')} from {plural(about.images, 'picture')}",
         f"Features: {features['name']}, {dim}" + (f", of pictures of {side} × {side} pixels" if side else ""),
         *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
         *([] if about.margins else ["Margins: 0 for every class, as no variance was enlarged"]),
         f"Made {about.created}, changed {about.changed} (change {about.generation}), amgc {about.amgc}",
-        f"Files, {size_text(sum(about.bytes.values()))}:",
+        f"Files, {byte_size(sum(about.bytes.values()))}:",
         *files,
         "Kept:",
         *[f"  {text}" for text in about.kept],

@@ -56,11 +56,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("name at least one folder with pictures: amgc learn MODEL FOLDER")
     pictures, left_out = by_class(given.folders)
 
-    from amgc.cli.bars import bar
-    from amgc.cli.progress import console
+    from amgc.cli.progress import bar, console
     from amgc.model import Model
     from amgc.model.model import normal
-    from amgc.report.table import printable
+    from amgc.text import printable
 
     chosen: dict[str, Any] = {name: getattr(given, name) for name in NEW if getattr(given, name) is not None}
     known_before = (Path(given.model) / "manifest.json").is_file()
@@ -130,7 +129,7 @@ def by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
 
 def said(learned: Learned, left_out: Sequence[str], known: int) -> list[str]:
     """What was learned, and what was not."""
-    from amgc.cli.bars import plural
+    from amgc.text import plural
 
     rate = learned.images / max(learned.seconds, 1e-9)
     lines = [

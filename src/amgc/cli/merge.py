@@ -25,9 +25,9 @@ def main(arguments: Sequence[str]) -> int:
     if len(given.models) < 2:
         raise UsageError("name at least two models: amgc merge A B -o C")
 
-    from amgc.cli.bars import plural
     from amgc.cli.progress import console
     from amgc.model import Model
+    from amgc.text import plural
 
     merged = Model.merged([Model.open(path) for path in given.models], given.out)
     counts = f"{plural(len(merged.classes), 'class', 'classes')} from {plural(sum(merged.classes.values()), 'picture')}"

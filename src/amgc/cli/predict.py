@@ -82,7 +82,8 @@ def write_csv(found: Iterator[Prediction], top: int) -> None:
 def show(found: Iterator[Prediction]) -> None:
     """A line for each picture and class."""
     from amgc.cli.progress import console
-    from amgc.report.table import DASH, grid, percent
+    from amgc.report.table import grid
+    from amgc.text import DASH, percent
 
     rows = []
     for one in found:

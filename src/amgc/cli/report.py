@@ -27,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from amgc.cli.errors import UsageError, say
     from amgc.report.page import write_report
+    from amgc.text import byte_size
 
     if not given.runs:
         raise UsageError("name at least one folder: amgc report RUN")
@@ -34,5 +35,5 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"{str(given.out)!r} is a folder; name a file in it: -o {given.out / 'report.html'}")
     for error in write_report(given.runs, given.out):
         say(f"left out: {error}")
-    print(f"Report: {given.out} ({given.out.stat().st_size / 1e3:,.0f} kB)")
+    print(f"Report: {given.out} ({byte_size(given.out.stat().st_size)})")
     return 0

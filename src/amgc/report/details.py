@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from amgc.report.runs import RunRecord
-from amgc.report.table import DASH, WIDTH, accuracy_table, evenly, grid, meanings, percent, printable
+from amgc.report.table import WIDTH, accuracy_table, evenly, grid, meanings
+from amgc.text import DASH, byte_size, duration, percent, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,31 +49,6 @@ def matrix_table(run: RunRecord, width: int = WIDTH) -> RenderableType:
     return grid(["after", "all", "old", "new", *[str(task + 1) for task in tasks]], rows)
 
 
-def time_text(seconds: float) -> str:
-    """
-    >>> time_text(0.034), time_text(75), time_text(7320)
-    ('0.03 s', '1 min 15 s', '2 h 2 min')
-    """
-    if seconds < 59.95:
-        return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds:.2f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def bytes_text(count: float) -> str:
-    """
-    >>> bytes_text(900), bytes_text(65536), bytes_text(3.2e7)
-    ('900 B', '64.0 KiB', '30.5 MiB')
-    """
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB"):
-        count /= 1024
-        if count < 1023.95:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} GiB"
-
-
 def sizes_text(sizes: tuple[int, ...]) -> str:
     """
     >>> sizes_text((10, 10)), sizes_text((50, 10, 10, 5)), sizes_text((10,))
@@ -95,11 +71,11 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     spent: Counter[str] = Counter()
     for task in run.seconds:
         spent.update(task)
-    each = ", ".join(f"{name} {time_text(seconds)}" for name, seconds in spent.items())
-    facts.append(("time", f"{time_text(sum(spent.values()))} ({each})" if run.done else DASH))
+    each = ", ".join(f"{name} {duration(seconds)}" for name, seconds in spent.items())
+    facts.append(("time", f"{duration(sum(spent.values()))} ({each})" if run.done else DASH))
     if run.done:
         kept, seen = run.kept_bytes[-1], run.metrics.seen[run.done - 1]
-        facts.append(("kept", f"{bytes_text(kept / seen)} per class, {bytes_text(kept)} in all"))
+        facts.append(("kept", f"{byte_size(kept / seen)} per class, {byte_size(kept)} in all"))
     facts.append(("created", f"{run.created}, commit {run.commit or 'unknown'}"))
     facts.append(("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())))
     facts.append(("command", shlex.join(run.command)))

@@ -11,7 +11,8 @@ from itertools import groupby
 
 from amgc.report.paper import departures
 from amgc.report.paper_table import METRICS, Cell, PaperTable, Row
-from amgc.report.table import DASH, WIDTH, percent, printable
+from amgc.report.table import WIDTH
+from amgc.text import DASH, percent, printable
 
 GAP = 2  # between two columns of the text
 LATEX = {  # one pass over the text, so that what is inserted is not escaped again

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from amgc.report.metrics import DEFINITIONS
 from amgc.report.runs import RunRecord, labels
-from amgc.report.table import percent, printable
 from amgc.report.writing import whole_file
+from amgc.text import percent, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

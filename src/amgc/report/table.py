@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from amgc.report.metrics import DEFINITIONS
 from amgc.report.runs import RunRecord, labels
+from amgc.text import percent, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-DASH = "–"  # what is undefined, or not there yet
 WIDTH = 100
 SHOWN = 8  # tasks that have a column, at most
 
@@ -69,17 +69,6 @@ def meanings(shown: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def percent(value: float | None) -> str:
-    """A fraction as a percentage with one decimal.
-
-    >>> percent(0.12345), percent(-0.0001), percent(None), percent(float("nan"))
-    ('12.3', '0.0', '–', '–')
-    """
-    if value is None or value != value:
-        return DASH
-    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero
-
-
 def evenly(count: int, shown: int) -> list[int]:
     """At most `shown` (two or more) of 0..count-1: the first, the last, and others evenly between.
 
@@ -89,15 +78,6 @@ def evenly(count: int, shown: int) -> list[int]:
     if count <= shown:
         return list(range(count))
     return [round(place * (count - 1) / (shown - 1) + 1e-9) for place in range(shown)]
-
-
-def printable(text: str) -> str:
-    """Names may come from folders: control characters must not reach the terminal.
-
-    >>> printable("a\\x1b[31mb")
-    'a?[31mb'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _cells(runs: Sequence[RunRecord], width: int, gap: int) -> tuple[list[str], list[list[str]]]:

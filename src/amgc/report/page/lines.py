@@ -23,7 +23,7 @@ from amgc.report.page.marks import (
     tag,
 )
 from amgc.report.plot import spread
-from amgc.report.table import percent
+from amgc.text import percent
 
 ROW = 18.0  # pixels from label to label
 

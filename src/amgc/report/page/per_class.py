@@ -16,7 +16,8 @@ from amgc.report.page.entries import Entry, Stream
 from amgc.report.page.heat import NAMED, NUMBERED, Heat, cell_place, heat_map
 from amgc.report.page.plane import Panel, plane_panels
 from amgc.report.runs import RunRecord
-from amgc.report.table import DASH, evenly
+from amgc.report.table import evenly
+from amgc.text import DASH
 
 PANELS = 6  # tasks that Figure 1 shows
 PAIRS = 10  # confused pairs that are listed

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from amgc.report.details import bytes_text, time_text
 from amgc.report.groups import Spread
 from amgc.report.metrics import DEFINITIONS, Metrics
 from amgc.report.page.entries import Stream
 from amgc.report.page.heat import Heat, heat_map
 from amgc.report.page.lines import accuracy_chart, balance_chart, percent_spread
 from amgc.report.page.per_class import confused, margins, moving
-from amgc.report.table import DASH, evenly, percent
+from amgc.report.table import evenly
+from amgc.text import DASH, byte_size, duration, percent
 
 MATRIX = 20  # tasks that a task × task map shows
 OLD, NEW = 0, 1  # the looks of old and new classes
@@ -170,12 +170,12 @@ def spent(stream: Stream) -> dict[str, Any]:
                 "entry": entry,
                 "seconds": [(name, seconds.get(name, 0.0)) for name in kinds],
                 "total": sum(seconds.values()),
-                "time": time_text(sum(seconds.values())),
-                "times": [time_text(seconds[name]) if name in seconds else DASH for name in kinds],
-                "peak": DASH if entry.peak is None else bytes_text(entry.peak),
-                "kept": bytes_text(kept[0]),
+                "time": duration(sum(seconds.values())),
+                "times": [duration(seconds[name]) if name in seconds else DASH for name in kinds],
+                "peak": DASH if entry.peak is None else byte_size(entry.peak),
+                "kept": byte_size(kept[0]),
                 "per_class": kept[1],
-                "per_class_text": bytes_text(kept[1]),
+                "per_class_text": byte_size(kept[1]),
             }
         )
     return {
