@@ -7,8 +7,11 @@ import pytest
 import scipy.spatial.distance
 import sklearn.covariance
 import torch
-from reference import FORMS, assert_close, spd, tensor
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import FORMS, assert_close, many, spd, tensor
 
+from amgc.core.covariance import LowRank
 from amgc.core.gaussian import Sampler, correlation, mahalanobis, oas, root, sample, shrink, tukey
 
 RNG = np.random.default_rng
@@ -46,6 +49,41 @@ def test_a_root_times_itself_is_the_covariance_even_a_singular_one():
     for matrix in (spd(rng, 5), half @ half.T, np.zeros((5, 5))):
         r = root(tensor(matrix)).numpy()
         assert np.abs(r @ r.T - matrix).max() < 1e-7
+
+
+@many
+@given(seed=st.integers(0, 10_000), dim=st.integers(1, 12), rank=st.integers(0, 12))
+def test_rounding_a_covariance_moves_its_root_in_proportion(seed, dim, rank):
+    """By the rounding over the least deviation, the square root's slope, whether the covariance is singular or not."""
+    rng, rank = RNG(seed), min(dim, rank)
+    axes, deviations = np.linalg.qr(rng.normal(size=(dim, dim)))[0][:, :rank], rng.uniform(0.1, 1, rank)
+    covariance, exact = ((axes * values) @ axes.T for values in (deviations**2, deviations))
+    rounded = tensor(covariance, torch.float32)
+    rounding = np.linalg.norm(rounded.double().numpy() - covariance) / 0.1
+    rounding += np.finfo(np.float32).eps * np.linalg.norm(exact)  # of the root itself
+    assert np.linalg.norm(root(rounded).double().numpy() - exact) <= 2 * rounding
+
+
+def test_draws_do_not_depend_on_how_a_factor_is_turned():
+    """Its columns are eigenvectors: they have no sign, nor a direction where eigenvalues are equal."""
+    rng = RNG(0)
+    factor, diagonal = rng.normal(size=(2, 5, 3)), 20 + rng.normal(size=(2, 5))
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    draws = [
+        sample(torch.zeros(2, 5).double(), LowRank(tensor(f), tensor(diagonal)), 4, torch.Generator().manual_seed(0))
+        for f in (factor, factor * [1, -1, 1], factor @ turn)
+    ]
+    for other in draws[1:]:
+        assert_close(other, draws[0].numpy(), 1e-12)
+
+
+def test_a_class_of_singular_covariance_leaves_the_draws_of_others_alone():
+    regular, singular = spd(RNG(0), 3, 2), np.zeros((3, 3))
+    one, two = (
+        sample(torch.zeros(2, 3).double(), tensor([regular[0], other]), 5, torch.Generator().manual_seed(0))
+        for other in (regular[1], singular)
+    )
+    assert_close(two[0], one[0].numpy(), 1e-12)
 
 
 @pytest.mark.parametrize("shared", [False, True])

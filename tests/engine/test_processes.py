@@ -40,6 +40,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "amgc": {"method": "amgc"},
     "straight through": {"method": "amgc", "hyper": {"mean_gradient": "straight_through", "reset": "task", "decay": 0.1}},
     "drawn": {"method": "sbgc", "hyper": {"new_samples": "pseudo"}},
+    "drawn from factors": {"method": "sbgc", "hyper": {"covariance": "lowrank", "rank": 3}},
     "finetune": {"method": "finetune"},
     "joint": {"method": "joint"},
     "solved": {"method": "amgc", "hyper": {"freeze": True}},

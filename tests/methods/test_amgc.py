@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
+import scipy.linalg
 import tiny
 import torch
 from reference import assert_close, cross_entropy, db_loss, tensor
@@ -85,11 +86,11 @@ class World:
         return db_loss(self.weight, self.bias, *moments, targets=targets, among=among, **more).value
 
     def drawn(self, moments: tuple[np.ndarray, np.ndarray], targets: range) -> tuple[np.ndarray, np.ndarray]:
-        """As many pseudo features as the batch has images, by Cholesky's roots and the noise of the batch's generator."""
+        """As many pseudo features as the batch has images, by symmetric roots and the noise of the batch's generator."""
         mean, covariance = moments
         count = -(-len(self.labels) // len(targets))
         noise = torch.randn(len(targets), count, DIM, generator=torch.Generator().manual_seed(9)).double().numpy()
-        rows = [mean[k] + noise[k] @ np.linalg.cholesky(covariance[k]).T for k in range(len(targets))]
+        rows = [mean[k] + noise[k] @ scipy.linalg.sqrtm(covariance[k]).real for k in range(len(targets))]
         return np.concatenate(rows), np.repeat(list(targets), count)
 
 

@@ -57,6 +57,11 @@ class Covariances:
         """The parts that are there."""
         return [part for part in (self.full, self.factor, self.diagonal, self.common) if part is not None]
 
+    @property
+    def flat(self) -> bool:
+        """Whether no part has an off-diagonal."""
+        return self.full is None and self.factor is None and self.common is None
+
     def double(self) -> Covariances:
         """The same in float64."""
         values = {
@@ -139,7 +144,10 @@ class Covariances:
         return result
 
     def mixtures(self, shares: Tensor) -> Tensor:
-        """Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d)."""
+        """Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d), or (J, d) when no part has an off-diagonal."""
+        if self.flat:
+            assert self.diagonal is not None
+            return shares @ self.diagonal.expand(shares.shape[1], -1)
         dim = self.parts()[0].shape[1]
         result = shares.new_zeros(len(shares), dim, dim)
         flat = result.view(len(shares), -1)

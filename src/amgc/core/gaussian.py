@@ -5,6 +5,8 @@ Class covariances are often singular (500 samples in 512 dimensions): sampling d
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -24,21 +26,26 @@ def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch
 
 
 class Sampler:
-    """Draws from N(μ_k, Σ_k) again and again: what `sample` does, with the roots of the covariances computed once."""
+    """Draws from N(μ_k, Σ_k) again and again: what `sample` does, with the roots of the covariances computed once.
+
+    The same generator gives nearly the same draws for nearly the same covariances: those of two processes, or of two machines,
+    differ by their rounding and no more.
+    """
 
     def __init__(self, mean: Tensor, covariance: AnyCovariance) -> None:
         parts = as_covariances(covariance)
         self.mean = mean
-        # A sum of covariances is the covariance of a sum of independent draws, so each part adds its own: a root
-        # (K, d, r) or (d, r) to multiply noise with, and the deviations of the diagonal part.
-        self.roots: list[Tensor] = []
+        # A sum of covariances is the covariance of a sum of independent draws, so each part adds its own: matrices (K, d, d),
+        # (d, d), or two thin ones, to multiply noise with, and the deviations of the diagonal part.
+        self.roots: list[list[Tensor]] = []
         self.deviation: Tensor | None = None
         if parts.full is not None:
-            self.roots.append(column(parts.scale, 2) ** 0.5 * root(parts.full).to(mean.dtype))
-        if parts.factor is not None:
-            self.roots.append(parts.factor.to(mean.dtype))
+            self.roots.append([column(parts.scale, 2) ** 0.5 * root(parts.full).to(mean.dtype)])
+        if parts.factor is not None:  # (F Fᵀ)^½ = U S Uᵀ; F itself would not do, for its columns have no sign of their own
+            left, values, _ = torch.linalg.svd(parts.factor.double(), full_matrices=False)
+            self.roots.append([left.to(mean.dtype), (left * values.unsqueeze(-2)).mT.to(mean.dtype)])
         if parts.common is not None:
-            self.roots.append(column(parts.common_scale, 2) ** 0.5 * root(parts.common).to(mean.dtype))
+            self.roots.append([column(parts.common_scale, 2) ** 0.5 * root(parts.common).to(mean.dtype)])
         if parts.diagonal is not None:
             self.deviation = parts.diagonal.clamp_min(0).sqrt()[:, None].to(mean.dtype)
 
@@ -46,15 +53,15 @@ class Sampler:
         """`count` draws per class: (K, count, d)."""
         where = self.mean.device if generator is None else generator.device
 
-        def noise(width: int) -> Tensor:
-            drawn = torch.randn(len(self.mean), count, width, generator=generator, dtype=self.mean.dtype, device=where)
-            return drawn.to(self.mean.device)
+        def noise() -> Tensor:
+            shape = len(self.mean), count, self.mean.shape[1]
+            return torch.randn(shape, generator=generator, dtype=self.mean.dtype, device=where).to(self.mean.device)
 
         drawn = self.mean[:, None].expand(-1, count, -1).clone()
-        for factor in self.roots:
-            drawn += noise(factor.shape[-1]) @ factor.mT
+        for matrices in self.roots:
+            drawn += reduce(torch.matmul, matrices, noise())
         if self.deviation is not None:
-            drawn += noise(self.mean.shape[1]) * self.deviation
+            drawn += noise() * self.deviation
         return drawn
 
 
@@ -86,14 +93,18 @@ def variances(statistics: ClassStatistics) -> Tensor:
 
 
 def root(covariance: Tensor) -> Tensor:
-    """A matrix R with R Rᵀ = Σ for positive semi-definite Σ (..., d, d), by eigenvalues where Cholesky fails."""
-    triangle: Tensor
-    triangle, failed = torch.linalg.cholesky_ex(covariance)
-    if not bool(failed.any()):
-        return triangle
+    """The symmetric R with R R = Σ for positive semi-definite Σ (..., d, d).
+
+    The one root that rounding does not turn: whether Cholesky's exists is up to it where Σ is singular, and V √Λ goes with the
+    signs of the eigenvectors V, which have none of their own. An eigenvalue below ε tr Σ, what rounding the entries of Σ may
+    add, counts as 0, for there the square root is steepest; up to twice that its root grows to what it is.
+    """
     values, vectors = torch.linalg.eigh(covariance.double())
-    spectral: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
-    return spectral.to(covariance.dtype)
+    trace = covariance.diagonal(dim1=-2, dim2=-1).double().sum(-1, keepdim=True)
+    floor = (torch.finfo(covariance.dtype).eps * trace).clamp_min(torch.finfo(torch.float64).tiny)
+    roots = values.clamp_min(0).sqrt() * (values / floor - 1).clamp(0, 1)
+    symmetric: Tensor = (vectors * roots.unsqueeze(-2)) @ vectors.mT
+    return symmetric.to(covariance.dtype)
 
 
 def mahalanobis(features: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
