@@ -26,8 +26,8 @@ from amgc.serve.update_queue import UpdateQueue
 from amgc.serve.uploads import check_pixels, received
 
 ABOUT = """Teach a classifier new classes of images, let it predict, and make it forget classes. Images are decoded in memory
-and never stored; only statistics of each class are. Predictions continue while the model learns; the new model replaces the old one
-in one step."""
+and never stored; only statistics of each class are. Predictions continue while the model learns; the new model replaces the
+old one in one step."""
 PAGE = {
     "": "text/html",
     "app.js": "text/javascript",

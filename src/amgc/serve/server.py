@@ -71,9 +71,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise ValueError(
-            f"there is no address {host!r} ({error.strerror}); --host must be an address of this machine."
-        ) from error
+        raise ValueError(f"there is no address {host!r} ({error.strerror}); choose one of this machine with --host.") from error
     bound = socket.socket(family, kind)
     try:
         if os.name == "posix":

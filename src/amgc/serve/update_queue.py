@@ -22,7 +22,7 @@ INTERVAL = 0.5  # seconds between checks of the folder
 T = TypeVar("T")
 
 
-class Stopped(ApiError):
+class StoppedError(ApiError):
     """The server is shutting down."""
 
     def __init__(self) -> None:
@@ -95,20 +95,18 @@ class UpdateQueue:
             try:
                 try:
                     if self._closing.is_set():
-                        raise Stopped
+                        raise StoppedError
                     found = job()
                     self.about = self.model.info()
                 finally:
-                    self.progress = (
-                        None  # before the result is set: a client that has it must not see the update as still running
-                    )
+                    self.progress = None  # before the result is set: who has it must not see the update still running
             except Exception as error:
                 future.set_exception(error)
             else:
                 future.set_result(found)
 
         if self._closing.is_set():
-            raise Stopped
+            raise StoppedError
         try:
             self._jobs.put_nowait(run)
         except queue.Full:
@@ -119,7 +117,7 @@ class UpdateQueue:
     def _advance(self, label: str, done: int, total: int) -> None:
         self.progress = Progress(label, done, total)
         if self._closing.is_set():
-            raise Stopped
+            raise StoppedError
 
     def _work(self) -> None:
         while not self._closing.is_set():

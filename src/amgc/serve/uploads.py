@@ -32,7 +32,7 @@ class MemoryParser(MultiPartParser):
         self.spool_max_size = limits.upload_bytes + 1
 
     def on_part_begin(self) -> None:
-        """Decode names and texts as UTF-8, whatever charset a request names; some charsets yield text that cannot be encoded."""
+        """Decode names and texts as UTF-8, whatever charset a request names: some decode to text that cannot be encoded."""
         self._charset = "utf-8"
         super().on_part_begin()
 
