@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +18,7 @@ from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
 from amgc.report.plan import PLAN
 
 if TYPE_CHECKING:
+    from amgc.cli.flags import Parsed
     from amgc.cli.jobs.cells import Cell
     from amgc.cli.jobs.job import Executor
     from amgc.cli.jobs.schedule import Work
@@ -127,9 +128,17 @@ def check(given: Compare, handed: Sequence[str]) -> None:
         raise UsageError(f"{given.out!r} holds what `amgc run` made; choose another --out.")
 
 
-def make_cells(given: Compare, handed: Sequence[str]) -> list[Cell]:
-    """The grid, the first seed of everything first."""
+def parse_column(arguments: Sequence[str], tasks: int | None, handed: Sequence[str]) -> Parsed:
+    """Return the configs of one data set and number of tasks, from the flags of `amgc run` in `handed`."""
     from amgc.cli.flags import parse
+
+    return parse([*arguments, *([] if tasks is None else ["--tasks", str(tasks)]), *handed])
+
+
+def make_cells(
+    given: Compare, handed: Any, column: Callable[[Sequence[str], int | None, Any], Parsed] = parse_column
+) -> list[Cell]:
+    """Return the grid, the first seed of everything first. `column` makes the configs of a data set and number of tasks."""
     from amgc.cli.jobs.cells import Cell
     from amgc.cli.run import paper
     from amgc.methods.registry import methods
@@ -141,8 +150,7 @@ def make_cells(given: Compare, handed: Sequence[str]) -> list[Cell]:
         first = [] if given.preset is None and data is None else [given.preset or str(data)]
         first += ["--data", data] if given.preset is not None and data is not None else []
         for tasks in given.tasks or (None,):
-            split = [] if tasks is None else ["--tasks", str(tasks)]
-            one = parse([*first, *chosen, *split, *handed])
+            one = column([*first, *chosen], tasks, handed)
             name = column_name(given, one.choice.preset.name, one.choice.data), tasks_name(next(iter(one.configs.values())))
             if name in parsed:
                 raise UsageError(f"two columns of the grid would have the name {name[0]}, T = {name[1]}.")
