@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from amgc.report import Metrics, RunRecord, accuracy_table, find_runs, labels, p
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from amgc.cli.flags import Parsed
     from amgc.cli.plan import Plan
@@ -131,7 +131,7 @@ class Runs(Mapping[str, RunRecord]):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "accuracy.png"
             plot_accuracy(runs, file)
-            return Plot(file.read_bytes())
+            return Plot(_smaller(file))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {str(self.path)!r}: {', '.join(self._runs)}>"
@@ -299,8 +299,7 @@ def compare(
     works = [Work.of(cell) for cell in cells]
     own = {"data": given.data, "preset": preset, "tasks": given.tasks, "seeds": given.seeds, "out": str(out)}
     line = ["compare", *given.methods, *_flags(None, {name: value for name, value in own.items() if value}), *handed]
-    with nullcontext() if progress else redirect_stdout(io.StringIO()):
-        code = command.carry_out(given, Path(out), works, line)
+    code = command.carry_out(given, Path(out), works, line, None if progress else _buffer(WIDTH))
     if code == STOPPED:
         raise KeyboardInterrupt(f"stopped; the same call goes on with {str(out)!r}")
     if failed := [f"{one.cell}: {one.reason}" for one in works if one.state == "failed"]:
@@ -470,15 +469,19 @@ def _recorded(command: Sequence[str]) -> Iterator[None]:
 # ---- text --------------------------------------------------------------------------------------------------------------
 
 
-def _text(shown: RenderableType, width: int) -> str:
-    """Return what a terminal of that width would show, without colours and without spaces at the ends of lines."""
+def _buffer(width: int) -> Console:
+    """Return a console that writes into memory, in a notebook too."""
     from rich.console import Console
 
-    screen = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+    return Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+
+
+def _text(shown: RenderableType, width: int) -> str:
+    """Return what a terminal of that width would show, without colours and without spaces at the ends of lines."""
+    screen = _buffer(width)
     screen.print(shown)
-    file = screen.file
-    assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+    assert isinstance(screen.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines())
 
 
 def _shown(value: Any) -> str:
@@ -489,3 +492,13 @@ def _shown(value: Any) -> str:
     from amgc.report.table import percent
 
     return percent(value) if isinstance(value, float) or value is None else str(value)
+
+
+def _smaller(file: Path) -> bytes:
+    """Return the PNG file with 64 colours, a third of its size: notebooks keep it."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    with Image.open(file) as image:
+        image.convert("RGB").quantize(64).save(content, "PNG", optimize=True)
+    return content.getvalue()

@@ -18,6 +18,8 @@ from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
 from amgc.report.plan import PLAN
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from amgc.cli.flags import Parsed
     from amgc.cli.jobs.cells import Cell
     from amgc.cli.jobs.job import Executor
@@ -237,15 +239,17 @@ def make_executor(given: Compare, folder: Path) -> tuple[Executor, int]:
     return Local(jobs, visible_gpus()), threads
 
 
-def carry_out(given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str]) -> int:
-    """Run what is missing, and show all."""
+def carry_out(
+    given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str], screen: Console | None = None
+) -> int:
+    """Run what is missing, and show all on `screen`, by default the terminal."""
     from amgc.cli.jobs import schedule
     from amgc.cli.jobs.board import Board, results
     from amgc.cli.jobs.cells import Grid
     from amgc.cli.progress import Quiet, console, stoppable
     from amgc.engine.run import locked
 
-    screen, watch = console(), Quiet()
+    screen, watch = screen or console(), Quiet()
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         grid = Grid(folder, [one.cell for one in works], command)
