@@ -22,7 +22,6 @@ from amgc.report import find_runs, load_run
 ROWS: dict[str, list[str]] = {
     "amgc": ["--method", "amgc"],
     "lda": ["--method", "lda"],
-    "lda, OAS": ["--method", "lda", "--shrinkage", "None"],
     "ncm": ["--method", "ncm"],
 }
 
