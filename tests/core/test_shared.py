@@ -322,7 +322,7 @@ def test_the_trace_by_random_signs_is_near_the_exact_one(monkeypatch):
 def test_what_would_not_fit_is_refused_before_it_is_made_and_what_would_is_said(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: 8 << 30)
     with pytest.raises(
-        MemoryError, match=r"50,000 dimensions needs 19\.4 GiB .*8\.0 GiB are free: 3\d,\d00 dimensions would fit"
+        MemoryError, match=r"50,000 dimensions needs 20\.8 GB .*8\.6 GB are free: 3\d,\d00 dimensions would fit"
     ):
         ClassStatistics(50_000, "shared")
     assert memory.matrices(31_700, torch.float32, 2, 2 * scatter.ROWS) < 8 << 30

@@ -127,7 +127,7 @@ def test_a_model_from_a_run_answers_as_its_method(tmp_path, method, hyper, learn
         model.learn(images[:5], "new")
         assert model.classes["new"] == 5
     else:
-        with pytest.raises(ModelError, match=f"cannot learn: it was made from a run of {method}"):
+        with pytest.raises(ModelError, match=f"cannot learn: it was created from a run of {method}"):
             model.learn(images[:5], "new")
         with pytest.raises(ModelError, match="cannot be merged"):
             model.merge(model)
