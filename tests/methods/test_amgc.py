@@ -289,6 +289,7 @@ def overlapping(per_class: int = 400) -> Dataset:
     return Dataset(*splits, tuple("abcdef"), "overlapping")
 
 
+@pytest.mark.slow
 def test_freeze_gives_what_long_training_of_the_head_gives(tmp_path: Path) -> None:
     dataset, heads = overlapping(), []
     long = {

@@ -226,6 +226,7 @@ def runs(root: Path, devices: int) -> None:
         run(config, root / name, dataset=tiny.images((9, 9, 9, 9, 1)))
 
 
+@pytest.mark.slow
 def test_two_processes_end_where_one_does(tmp_path: Path) -> None:
     """Images are turned, and mixed with images of the other process, as by one process."""
     paths = [str(Path(__file__).parent), str(Path(tiny.__file__).parent), str(Path(amgc.__file__).parents[1])]
