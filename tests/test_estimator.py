@@ -29,6 +29,8 @@ from sklearn.utils.validation import check_is_fitted
 from amgc import AMGCClassifier, Covariances, margins, solve_head
 from amgc.core.solver import solve
 
+pytestmark = pytest.mark.cpus
+
 TRAIN, TEST, TRAIN_LABELS, TEST_LABELS = split()
 TASKS = {
     "one task": [range(10)],

@@ -24,6 +24,8 @@ from amgc.methods import registry
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find, methods
 
+pytestmark = pytest.mark.cpus
+
 # Two epochs of three steps per task: in the middle of an epoch, at an epoch's end, at the end of the training.
 MOMENTS = [(0, 2), (0, 3), (0, 6), (1, 1), (1, 2), (1, 3), (1, 5), (2, 4), (2, 6)]
 SOME_MOMENTS = [(0, 2), (1, 3), (2, 6)]

@@ -16,6 +16,8 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 from amgc.methods.registry import find
 
+pytestmark = pytest.mark.cpus
+
 STREAMS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {  # split, images per class, task sizes
     "one class at a time": ({"increment": 1}, (5, 5, 5), (1, 1, 1)),
     "a first task of one class": ({"first_classes": 1, "increment": 2}, (5, 5, 5), (1, 2)),

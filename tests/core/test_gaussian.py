@@ -11,6 +11,8 @@ from reference import FORMS, assert_close, spd, tensor
 
 from amgc.core.gaussian import Sampler, correlation, mahalanobis, oas, root, sample, shrink, tukey
 
+pytestmark = pytest.mark.cpus
+
 RNG = np.random.default_rng
 
 

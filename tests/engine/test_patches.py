@@ -23,6 +23,8 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.features.patches import Patches
 from amgc.methods.contract import Task
 
+pytestmark = pytest.mark.cpus
+
 
 def config(
     method: str = "amgc", hyper: dict[str, Any] | None = None, machine: dict[str, Any] | None = None, **changes: Any

@@ -33,6 +33,8 @@ from amgc.features import build
 from amgc.methods.contract import Task
 from amgc.report import load_observed, load_run
 
+pytestmark = pytest.mark.cpus
+
 # Batches of 5 and 4 are shared as 2 + 3 and 2 + 2; the last task has one image, so that one process has none.
 # Batch norm trains in task 1, as in every preset that trains a network.
 COUNTS, SPLIT = (9, 9, 9, 9, 1), {"sizes": (2, 2, 1), "natural_order": True}

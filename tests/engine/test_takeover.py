@@ -21,6 +21,8 @@ from amgc.methods.registry import methods
 from amgc.methods.ssre import SSRE
 from amgc.model import Model, ModelError
 
+pytestmark = pytest.mark.cpus
+
 NOT_LINEAR = {"acil", "ds-al", "fecam", "ncm", "ranpac"}  # a new method that is refused has to be named here
 
 

@@ -23,6 +23,8 @@ from amgc.methods.amgc import AMGC
 from amgc.methods.contract import Batch, Task
 from amgc.methods.registry import find
 
+pytestmark = pytest.mark.cpus
+
 OLD, NEW, DIM = range(3), range(3, 5), 4
 
 

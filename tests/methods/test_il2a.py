@@ -25,6 +25,8 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Batch, Task
 from amgc.methods.il2a import IL2A
 
+pytestmark = pytest.mark.cpus
+
 
 def begun(sizes: Sequence[int] = (3,), **changes: Any) -> IL2A:
     """IL2A at the begin of the last of these tasks; statistics of old classes at random, arriving in descending order."""

@@ -21,6 +21,8 @@ from amgc.model.export.graph import IR, OPSET, Graph
 from amgc.model.export.pictures import framed
 from amgc.model.pictures import Frame, Picture
 
+pytestmark = pytest.mark.cpus
+
 onnxruntime = pytest.importorskip("onnxruntime")
 SIZES = [(64, 64), (40, 40), (97, 131), (131, 64), (7, 5), (33, 200)]
 
