@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from amgc.core.covariance import Covariances, LowRank, enlarge
     from amgc.core.losses import (
         amarx_loss,
-        amarx_margin_form,
         distribution_loss,
         margins,
         pairwise_margins,
@@ -34,7 +33,6 @@ __all__ = [
     "Model",
     "Runs",
     "amarx_loss",
-    "amarx_margin_form",
     "compare",
     "distribution_loss",
     "enlarge",
@@ -53,7 +51,6 @@ _HOMES = {
     "amgc.core.covariance": ("Covariances", "LowRank", "enlarge"),
     "amgc.core.losses": (
         "amarx_loss",
-        "amarx_margin_form",
         "distribution_loss",
         "margins",
         "pairwise_margins",

@@ -387,8 +387,8 @@ def _names(value: str | Sequence[str] | None) -> tuple[str, ...]:
 def _flags(preset: str | None, settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the flags of the command line for the same settings. A run's files record them.
 
-    >>> _flags("digits", {"method": ["amgc"], "tasks": 5, "later": {"epochs": 3}, "freeze": True, "data": None})
-    ['digits', '--method', 'amgc', '--tasks', '5', '--later.epochs', '3', '--freeze']
+    >>> _flags("digits", {"method": ["amgc"], "tasks": 5, "later": {"epochs": 3}, "natural_order": True, "data": None})
+    ['digits', '--method', 'amgc', '--tasks', '5', '--later.epochs', '3', '--natural-order']
     """
     flags = [] if preset is None else [preset]
     for name, value in settings.items():
