@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from amgc.core.covariance import Covariances, LowRank, enlarge
     from amgc.core.losses import (
         amarx_loss,
-        amarx_margin_form,
         distribution_loss,
         margins,
         pairwise_margins,
@@ -32,7 +31,6 @@ __all__ = [
     "LowRank",
     "Model",
     "amarx_loss",
-    "amarx_margin_form",
     "distribution_loss",
     "enlarge",
     "margins",
@@ -47,7 +45,6 @@ _HOMES = {
     "amgc.core.covariance": ("Covariances", "LowRank", "enlarge"),
     "amgc.core.losses": (
         "amarx_loss",
-        "amarx_margin_form",
         "distribution_loss",
         "margins",
         "pairwise_margins",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.spatial.distance
 import sklearn.covariance
 import torch
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from reference import FORMS, assert_close, many, spd, tensor
 
 from amgc.core.covariance import LowRank
-from amgc.core.gaussian import Sampler, correlation, mahalanobis, oas, root, sample, shrink, tukey
+from amgc.core.gaussian import Sampler, correlation, oas, root, sample, shrink
 
 RNG = np.random.default_rng
 
@@ -86,25 +85,6 @@ def test_a_class_of_singular_covariance_leaves_the_draws_of_others_alone():
     assert_close(two[0], one[0].numpy(), 1e-12)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_mahalanobis_is_that_of_scipy(shared):
-    rng = RNG(0)
-    features, mean = rng.normal(size=(6, 4)), rng.normal(size=(3, 4))
-    covariance = spd(rng, 4) if shared else spd(rng, 4, 3)
-    actual = mahalanobis(tensor(features), tensor(mean), tensor(covariance))
-    inverse = [np.linalg.inv(covariance if shared else covariance[k]) for k in range(3)]
-    expected = [[scipy.spatial.distance.mahalanobis(x, mean[k], inverse[k]) ** 2 for k in range(3)] for x in features]
-    assert_close(actual, expected, 1e-9)
-
-
-def test_mahalanobis_refuses_covariances_that_cannot_be_inverted():
-    good, bad = torch.eye(3), torch.zeros(3, 3)
-    with pytest.raises(ValueError, match="1 of 2 covariances cannot be inverted"):
-        mahalanobis(torch.zeros(1, 3), torch.zeros(2, 3), torch.stack([good, bad]))
-    with pytest.raises(ValueError, match="the covariance cannot be inverted"):
-        mahalanobis(torch.zeros(1, 3), torch.zeros(2, 3), bad)
-
-
 def test_shrink_adds_the_mean_variance_and_the_mean_of_the_rest():
     matrix = np.array([[1.0, 2.0, 0.0], [2.0, 5.0, 1.0], [0.0, 1.0, 3.0]])  # mean variance 3, mean of the rest 1
     expected = matrix + 0.5 * 3 * np.eye(3) + 0.1 * 1 * (1 - np.eye(3))
@@ -116,14 +96,6 @@ def test_shrink_adds_the_mean_variance_and_the_mean_of_the_rest():
 def test_correlation_is_that_of_numpy():
     rows = RNG(0).normal(size=(30, 4)) @ RNG(1).normal(size=(4, 4))
     assert_close(correlation(tensor(np.cov(rows.T))[None])[0], np.corrcoef(rows.T), 1e-12)
-
-
-def test_tukey_is_a_power_and_the_logarithm_for_zero():
-    x = torch.tensor([[0.25, 4.0]])
-    assert tukey(x).tolist() == [[0.5, 2.0]] and tukey(x, 2.0).tolist() == [[0.0625, 16.0]]
-    assert_close(tukey(x, 0.0), np.log([[0.25, 4.0]]), 1e-6)
-    with pytest.raises(ValueError, match="non-negative"):
-        tukey(torch.tensor([[-1.0]]))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -102,8 +102,8 @@ def test_a_network_of_timm_is_taken_over_without_the_weights_that_it_started_fro
     ("method", "hyper", "learns"),
     [
         ("amgc", {}, True),
-        ("amgc", {"freeze": True, "covariance": "lowrank", "rank": 3, "ridge": 0.1}, True),
-        ("amgc", {"freeze": True, "covariance": "shared", "margin": 0.0}, True),
+        ("amgc-exact", {"covariance": "lowrank", "rank": 3, "ridge": 0.1}, True),
+        ("amgc-closed", {}, True),
         ("dbgc", {}, True),
         ("lda", {}, True),
         ("il2a", {}, True),

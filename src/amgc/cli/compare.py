@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
-from amgc.report.plan import PLAN
+from amgc.report.paper import PLAN
 
 if TYPE_CHECKING:
     from amgc.cli.jobs.cells import Cell

@@ -19,7 +19,7 @@ from amgc.cli.errors import STOPPED, is_first_process
 from amgc.cli.progress import Quiet, Shown, stoppable
 from amgc.engine.config import Config, absolute_path
 from amgc.methods.registry import find
-from amgc.report.plan import PLAN
+from amgc.report.paper import PLAN
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,7 +11,7 @@ from pathlib import Path
 from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError, check_text, is_first_process
 from amgc.cli.flags import SPLIT, Parsed, parse
-from amgc.report.plan import PLAN
+from amgc.report.paper import PLAN
 
 FIRST_TASK = "task-1.safetensors"  # engine.session has the name too, and torch
 FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which folder it chose

@@ -1,22 +1,20 @@
-"""Gaussians as the competitors use them: samples, Mahalanobis distances, shrinkage, Tukey's transform.
-
-Class covariances are often singular (500 samples in 512 dimensions): sampling does not mind, `mahalanobis` says so.
-"""
+"""Gaussians: draws, projections and shrinkage. Covariances may be singular, as with 500 samples in 512 dimensions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-from amgc.core.covariance import AnyCovariance, LowRank, as_covariances, column
+from amgc.core.covariance import AnyCovariance, as_covariances, column, enlarge
 from amgc.core.inputs import Label
 from amgc.core.statistics import ClassStatistics
 
 
 def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch.Generator | None = None) -> Tensor:
-    """Pseudo features f̃ ~ N(μ_k, Σ_k), `count` per class: (K, count, d). Singular covariances are fine.
+    """Draw `count` pseudo features f̃ ~ N(μ_k, Σ_k) per class: (K, count, d).
 
     >>> draws = sample(torch.zeros(1, 2), torch.tensor([[4.0, 0.0]]), 1000, torch.Generator().manual_seed(0))
     >>> round(draws.std(1)[0, 0].item(), 1), draws[0, :, 1].abs().max().item()
@@ -26,22 +24,22 @@ def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch
 
 
 class Sampler:
-    """Draws from N(μ_k, Σ_k) again and again: what `sample` does, with the roots of the covariances computed once.
+    """Draws from N(μ_k, Σ_k) like `sample`, but computes the roots of the covariances only once.
 
-    The same generator gives nearly the same draws for nearly the same covariances: those of two processes, or of two machines,
-    differ by their rounding and no more.
+    With the same generator, draws are a continuous function of the covariances: rounding that differs between processes or
+    machines changes them by rounding only.
     """
 
     def __init__(self, mean: Tensor, covariance: AnyCovariance) -> None:
         parts = as_covariances(covariance)
         self.mean = mean
-        # A sum of covariances is the covariance of a sum of independent draws, so each part adds its own: matrices (K, d, d),
-        # (d, d), or two thin ones, to multiply noise with, and the deviations of the diagonal part.
+        # The sum of independent draws has the sum of their covariances, so each part adds its own draw: noise times matrices
+        # (K, d, d), (d, d) or two thin ones, and for the diagonal part noise times deviations.
         self.roots: list[list[Tensor]] = []
         self.deviation: Tensor | None = None
         if parts.full is not None:
             self.roots.append([column(parts.scale, 2) ** 0.5 * root(parts.full).to(mean.dtype)])
-        if parts.factor is not None:  # (F Fᵀ)^½ = U S Uᵀ; F itself would not do, for its columns have no sign of their own
+        if parts.factor is not None:  # (F Fᵀ)^½ = U S Uᵀ; not F itself, whose columns have arbitrary signs
             left, values, _ = torch.linalg.svd(parts.factor.double(), full_matrices=False)
             self.roots.append([left.to(mean.dtype), (left * values.unsqueeze(-2)).mT.to(mean.dtype)])
         if parts.common is not None:
@@ -50,7 +48,7 @@ class Sampler:
             self.deviation = parts.diagonal.clamp_min(0).sqrt()[:, None].to(mean.dtype)
 
     def __call__(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """`count` draws per class: (K, count, d)."""
+        """Return `count` draws per class, (K, count, d)."""
         where = self.mean.device if generator is None else generator.device
 
         def noise() -> Tensor:
@@ -65,8 +63,10 @@ class Sampler:
         return drawn
 
 
-def along(statistics: ClassStatistics, label: Label, axes: Tensor) -> tuple[Tensor, Tensor]:
-    """A class's Gaussian in the coordinates `axes @ x`, axes (m, d): mean (m,) and covariance (m, m). No d × d matrix is made.
+def along(statistics: ClassStatistics, label: Label, axes: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return a class's Gaussian in the coordinates `axes @ x`, axes (m, d): mean (m,) and covariance (m, m).
+
+    The covariance is enlarged by `margin`. No d × d matrix is created.
 
     >>> kept = ClassStatistics(3).update([[0.0, 1.0, 5.0], [2.0, 3.0, 5.0]], ["cat", "cat"])
     >>> [part.tolist() for part in along(kept, "cat", torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))]
@@ -76,28 +76,26 @@ def along(statistics: ClassStatistics, label: Label, axes: Tensor) -> tuple[Tens
     mean = axes.to(statistics.mean) @ statistics.mean[row]
     axes = axes.to(statistics.device, statistics.dtype)
     if statistics.form == "shared":
-        return mean, axes @ statistics.shared().times(axes.T.contiguous())
-    kept = statistics.covariance
-    own = (
-        LowRank(kept.factor[row : row + 1], kept.diagonal[row : row + 1]) if isinstance(kept, LowRank) else kept[row : row + 1]
-    )
-    return mean, axes @ as_covariances(own).product(axes[None])[0].T
+        return mean, axes @ enlarge(statistics.shared(), margin).times(axes.T.contiguous())
+    own = enlarge(statistics.covariances.rows(slice(row, row + 1)), margin)
+    return mean, axes @ own.product(axes[None])[0].T
 
 
-def variances(statistics: ClassStatistics) -> Tensor:
-    """The variances (K, d) of all classes; (1, d) if all have the same."""
+def variances(statistics: ClassStatistics, labels: Iterable[Label]) -> Tensor:
+    """Return the variances of these classes, (classes, d)."""
+    rows = [statistics.index(label) for label in labels]
     if statistics.form == "shared":
-        return statistics.shared().variances[None].to(statistics.dtype)
-    kept = statistics.covariance
-    return kept.diagonal if isinstance(kept, LowRank) else as_covariances(kept).variances()
+        return statistics.shared().variances.to(statistics.dtype).expand(len(rows), -1)
+    return statistics.covariances.variances()[rows]
 
 
 def root(covariance: Tensor) -> Tensor:
-    """The symmetric R with R R = Σ for positive semi-definite Σ (..., d, d).
+    """Return the symmetric R with R R = Σ for positive semi-definite Σ (..., d, d).
 
-    The one root that rounding does not turn: whether Cholesky's exists is up to it where Σ is singular, and V √Λ goes with the
-    signs of the eigenvectors V, which have none of their own. An eigenvalue below ε tr Σ, what rounding the entries of Σ may
-    add, counts as 0, for there the square root is steepest; up to twice that its root grows to what it is.
+    The symmetric root is a continuous function of Σ. Other roots are not: whether a Cholesky factor of a singular Σ exists
+    depends on rounding, and V √Λ depends on the arbitrary signs of the eigenvectors V. Eigenvalues below ε tr Σ, the size of
+    rounding errors in Σ, count as 0, because the square root is steepest there; between one and two times that bound their
+    roots grow to their full size.
     """
     values, vectors = torch.linalg.eigh(covariance.double())
     trace = covariance.diagonal(dim1=-2, dim2=-1).double().sum(-1, keepdim=True)
@@ -107,28 +105,8 @@ def root(covariance: Tensor) -> Tensor:
     return symmetric.to(covariance.dtype)
 
 
-def mahalanobis(features: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
-    """Squared distances (N, K) of features (N, d) to K classes, (x - μ_k)ᵀ Σ_k⁻¹ (x - μ_k); Σ (K, d, d) or shared (d, d).
-
-    One triangular solve per class; raises if a covariance is not positive definite (shrink it first).
-    """
-    shared = covariance.ndim == 2
-    triangle, failed = torch.linalg.cholesky_ex(covariance)
-    if bool(failed.any()):
-        which = "the covariance" if shared else f"{int((failed > 0).sum())} of {len(covariance)} covariances"
-        raise ValueError(f"{which} cannot be inverted; use shrink() first, or more samples than features.")
-    if shared:
-        white, centres = (torch.linalg.solve_triangular(triangle, x.mT, upper=False).mT for x in (features, mean))
-        return torch.cdist(white, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
-    distances = [
-        torch.linalg.solve_triangular(lower, (features - centre).mT, upper=False).square().sum(0)
-        for lower, centre in zip(triangle, mean, strict=True)
-    ]
-    return torch.stack(distances, 1)
-
-
 def shrink(covariance: Tensor, diagonal: float = 1.0, off_diagonal: float = 1.0) -> Tensor:
-    """FeCAM's shrinkage: Σ + γ₁ V₁ I + γ₂ V₂ (1 - I), V₁ the mean variance and V₂ the mean off-diagonal entry."""
+    """Apply FeCAM's shrinkage: Σ + γ₁ V₁ I + γ₂ V₂ (1 - I), V₁ the mean variance and V₂ the mean off-diagonal entry."""
     dim = covariance.shape[-1]
     unit = torch.eye(dim, dtype=covariance.dtype, device=covariance.device)
     trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
@@ -137,10 +115,10 @@ def shrink(covariance: Tensor, diagonal: float = 1.0, off_diagonal: float = 1.0)
 
 
 def oas(covariance: Tensor, freedom: int) -> float:
-    """How far to draw an estimated covariance (d, d) towards its diagonal: oracle approximating shrinkage.
+    """Return the oracle approximating shrinkage (OAS) of an estimated covariance (d, d) towards its diagonal, from 0 to 1.
 
-    The formula of Chen, Wiesel, Eldar and Hero (2010) on the correlation matrix, whose target is then the identity; `freedom`
-    is the number of samples less the number of means. It needs the estimate alone, not the samples.
+    This is the formula of Chen, Wiesel, Eldar and Hero (2010) applied to the correlation matrix. It needs no samples, only
+    `freedom`, the number of samples minus the number of means.
     """
     dim = len(covariance)
     deviation = covariance.diagonal().double().clamp_min(0).sqrt()
@@ -154,14 +132,7 @@ def oas(covariance: Tensor, freedom: int) -> float:
 
 
 def correlation(covariance: Tensor) -> Tensor:
-    """Σ_ij / (s_i s_j): covariances (..., d, d) scaled to unit variances."""
+    """Scale covariances (..., d, d) to unit variances: Σ_ij / (s_i s_j)."""
     variances = covariance.diagonal(dim1=-2, dim2=-1)
     deviation = torch.where(variances > 0, variances, 1.0).sqrt()  # a constant feature is correlated with nothing
     return covariance / (deviation[..., None] * deviation[..., None, :])
-
-
-def tukey(features: Tensor, power: float = 0.5) -> Tensor:
-    """Tukey's ladder: non-negative features to a power (the logarithm for 0), which makes them less skewed."""
-    if bool((features < 0).any()) or (power == 0 and bool((features == 0).any())):
-        raise ValueError("Tukey's transform needs non-negative features (positive ones for power 0), as behind a ReLU.")
-    return features.log() if power == 0 else features.pow(power)

@@ -14,11 +14,11 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from amgc.core.covariance import Covariances, column, enlarge
+from amgc.core.covariance import Covariances, SharedCovariance, column, enlarge
 from amgc.core.inputs import Label
 from amgc.core.kernel import Evaluation, evaluate
 from amgc.core.lbfgs import minimise
-from amgc.core.shared import ClosedForm, SharedCovariance, closed_bias, closed_form
+from amgc.core.shared import ClosedForm, closed_bias, closed_form
 from amgc.core.shrinkage import towards_diagonal
 from amgc.core.statistics import ClassStatistics
 from amgc.core.whitening import Whitener
@@ -106,10 +106,7 @@ def solve_head(
     is_new = torch.zeros(len(statistics), dtype=torch.bool)
     is_new[[statistics.index(label) for label in new]] = True
     if statistics.form == "shared" and alike(is_new, margin):  # without a copy of the matrix
-        covariance = statistics.shared().raised(
-            0.0 if is_new[0] else margin, torch.as_tensor(ridge, dtype=torch.float64).to(statistics.mean.device)
-        )
-        return solve_shared(statistics.mean, covariance, is_new, balance)[0]
+        return solve_shared(statistics.mean, loaded(statistics.shared(), is_new, margin, ridge), is_new, balance)[0]
     return solve(
         statistics.mean,
         statistics.covariances,
@@ -144,11 +141,10 @@ def solve(
     if shared and alike(is_new, margin) and not isinstance(covariances.common_scale, Tensor):
         assert covariances.common is not None
         own = SharedCovariance(covariances.common, covariances.common_scale, covariances.variances()[0].double())
-        extra = torch.as_tensor(ridge, dtype=torch.float64).to(device)
-        return solve_shared(mean, own.raised(0.0 if is_new[0] else margin, extra), is_new, balance)[0]
+        return solve_shared(mean, loaded(own, is_new, margin, ridge), is_new, balance)[0]
     class_weight = balanced(is_new, balance).to(device)
     if margin > 0:
-        covariances = enlarge(covariances, margin * (~is_new).to(device, dtype))  # type: ignore[assignment]
+        covariances = enlarge(covariances, margin * (~is_new).to(device, dtype))
     if isinstance(ridge, Tensor) or ridge > 0:
         extra = torch.as_tensor(ridge, dtype=dtype, device=device).expand(dim)
         covariances = covariances.plus_diagonal(extra.unsqueeze(0))
@@ -179,6 +175,12 @@ def solve_shared(mean: Tensor, covariance: SharedCovariance, is_new: Tensor, bal
     bias = closed.bias - weight @ centre
     head = Head(weight, bias - bias.mean(), closed.loss, closed.gradient_norm, 0.0, 0, 1, True)
     return head, closed
+
+
+def loaded(covariance: SharedCovariance, is_new: Tensor, margin: float, ridge: float | Tensor) -> SharedCovariance:
+    """Enlarge the covariance if all classes are old, and add the ridge."""
+    enlarged = covariance if is_new[0] else enlarge(covariance, margin)
+    return enlarged.plus_diagonal(torch.as_tensor(ridge, dtype=torch.float64).to(covariance.variances.device))
 
 
 def alike(is_new: Tensor, margin: float) -> bool:

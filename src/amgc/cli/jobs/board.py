@@ -13,7 +13,8 @@ from rich.text import Text
 
 from amgc.cli.jobs.schedule import Work
 from amgc.report import Spread
-from amgc.report.table import grid, meanings
+from amgc.report.metrics import DEFINITIONS
+from amgc.report.table import definition_list, grid
 from amgc.text import DASH, duration, percent, printable
 
 if TYPE_CHECKING:
@@ -132,4 +133,4 @@ def results(works: Sequence[Work]) -> RenderableType:
     seeds = len({one.cell.seed for one in works})
     note = "Numbers are percentages" + (f", mean ± standard deviation over {seeds} seeds." if seeds > 1 else ".")
     shown = table(works, accuracy_text, ("LA", "AIA"))
-    return Group(shown, "", meanings([("LA", "LA"), ("AIA", "AIA")]), Text(note, style="italic"))
+    return Group(shown, "", definition_list([(name, DEFINITIONS[name]) for name in ("LA", "AIA")]), Text(note, style="italic"))

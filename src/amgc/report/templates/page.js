@@ -1,6 +1,6 @@
 "use strict";
-// The page is complete without this. With it: cells of large matrices can be read by pointing, all methods are printed, and only
-// boxes that do scroll are stops of the Tab key.
+// The page is complete without JavaScript. This script shows the value of a cell of a large matrix under the pointer, prints all
+// methods, and removes boxes that do not need to scroll from the tab order.
 for (const data of document.querySelectorAll("script.cells")) {
   const { left, top, cell, names, totals, counts } = JSON.parse(data.textContent);
   const figure = data.closest("figure");
