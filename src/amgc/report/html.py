@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from amgc.report.charts import percent_spread
+from amgc.report.groups import percent_spread
 from amgc.report.plot import COLOURS
 from amgc.report.svg import swatch
 from amgc.report.table import Table

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from amgc.report.charts import percent_spread
+from amgc.report.groups import percent_spread
 from amgc.report.metrics import DEFINITIONS
 from amgc.report.sections import Comparison, render, section
 
