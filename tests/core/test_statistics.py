@@ -20,6 +20,8 @@ from amgc.core.spread import Spread
 from amgc.core.statistics import KIND, ClassStatistics
 from amgc.files import FileFormatError
 
+pytestmark = pytest.mark.cpus
+
 FORMS = ["full", "lowrank", "diagonal", "shared"]
 DIM = 4
 F64 = {"dtype": torch.float64}
