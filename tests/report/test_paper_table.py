@@ -216,7 +216,7 @@ def test_what_departs_from_the_papers_setting_is_said(write_run: WriteRun) -> No
     exact = {"first": {"epochs": 400}, "later": {"epochs": 200}, "margin": 0.4}
     paper = {"features": "resnet18", "features_options": {"stem": "cifar"}, "data": "cifar100"}
     assert departures(load_run(write_run("amgc", TEN, level(30), folder="x", hyper=exact, **paper))) == []
-    patches = write_run("amgc", TEN, level(30), folder="y", hyper={"freeze": True}, features="patches", data="cifar100")
+    patches = write_run("amgc-closed", TEN, level(30), folder="y", hyper={"ridge": None}, features="patches", data="cifar100")
     assert departures(load_run(patches)) == ["features patches (resnet18)"]
     mine = write_run("mine.py", TEN, level(30), folder="z", hyper={"own": 1}, **paper)
     assert departures(load_run(mine)) == []  # nothing is known of its own settings

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +18,9 @@ from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
 from amgc.report.paper import PLAN
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from amgc.cli.flags import Parsed
     from amgc.cli.jobs.executors import Executor
     from amgc.cli.jobs.grid import Cell
     from amgc.cli.jobs.schedule import Work
@@ -131,9 +134,17 @@ def check(given: Compare, run_flags: Sequence[str]) -> None:
         raise UsageError(f"{given.out!r} contains a run of `amgc run`; choose another --out.")
 
 
-def make_cells(given: Compare, run_flags: Sequence[str]) -> list[Cell]:
-    """Return the runs of the grid, those of the first seed first."""
+def parse_column(arguments: Sequence[str], tasks: int | None, run_flags: Sequence[str]) -> Parsed:
+    """Return the configs of one data set and number of tasks, from flags of `amgc run`."""
     from amgc.cli.flags import parse
+
+    return parse([*arguments, *([] if tasks is None else ["--tasks", str(tasks)]), *run_flags])
+
+
+def make_cells(
+    given: Compare, run_flags: Any, column: Callable[[Sequence[str], int | None, Any], Parsed] = parse_column
+) -> list[Cell]:
+    """Return the runs of the grid, those of the first seed first. `column` makes the configs of a column."""
     from amgc.cli.jobs.grid import Cell
     from amgc.cli.run import paper
     from amgc.methods.registry import methods
@@ -145,8 +156,7 @@ def make_cells(given: Compare, run_flags: Sequence[str]) -> list[Cell]:
         first = [] if given.preset is None and data is None else [given.preset or str(data)]
         first += ["--data", data] if given.preset is not None and data is not None else []
         for tasks in given.tasks or (None,):
-            split = [] if tasks is None else ["--tasks", str(tasks)]
-            one = parse([*first, *chosen, *split, *run_flags])
+            one = column([*first, *chosen], tasks, run_flags)
             name = column_name(given, one.choice.preset.name, one.choice.data), tasks_name(next(iter(one.configs.values())))
             if name in parsed:
                 raise UsageError(f"Two columns of the grid have the same name: {name[0]}, T = {name[1]}.")
@@ -230,15 +240,17 @@ def make_executor(given: Compare, folder: Path) -> tuple[Executor, int]:
     return Local(jobs, visible_gpus()), threads
 
 
-def carry_out(given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str]) -> int:
-    """Run what is missing and print the results of all runs."""
+def carry_out(
+    given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str], screen: Console | None = None
+) -> int:
+    """Run what is missing and print the results of all runs on `screen`, by default the terminal."""
     from amgc.cli.jobs import schedule
     from amgc.cli.jobs.board import Board, results
     from amgc.cli.jobs.grid import Grid
     from amgc.cli.progress import Quiet, console, stoppable
     from amgc.engine.run import locked
 
-    screen, watch = console(), Quiet()
+    screen, watch = screen or console(), Quiet()
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         grid = Grid(folder, [one.cell for one in works], command)

@@ -25,8 +25,7 @@ from amgc.methods.contract import Method
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
 from amgc.model.folder import Manifest
-from amgc.model.head import FixedHead
-from amgc.model.state import State
+from amgc.model.state import FixedHead, State
 
 PLACES = ("data", "data_options", "features_options")  # of a run's config, what may name files and folders of its machine
 PROBES = 64  # random features that a method's scores are compared on with those of its linear head

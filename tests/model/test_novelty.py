@@ -10,7 +10,9 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from amgc.core.statistics import ClassStatistics
-from amgc.model import Model, fit
+from amgc.model import Model, novelty
+
+pytestmark = pytest.mark.cpus
 
 
 def spread_to(rows: np.ndarray) -> np.ndarray:
@@ -22,7 +24,7 @@ def spread_to(rows: np.ndarray) -> np.ndarray:
 def test_the_left_out_distance_is_that_of_a_class_without_the_image(rng):
     rows = rng.normal(size=(20, 5)) @ rng.normal(size=(5, 5))
     statistics = ClassStatistics(5, dtype=torch.float64).update(rows, ["a"] * 20)
-    m = fit.PRIOR
+    m = novelty.PRIOR
     expected = []
     for place in range(20):
         others = np.delete(rows, place, axis=0)
@@ -30,17 +32,17 @@ def test_the_left_out_distance_is_that_of_a_class_without_the_image(rng):
         covariance = (scatter + m * spread_to(others)) / (len(others) - 1 + m)
         away = rows[place] - others.mean(0)
         expected.append(away @ np.linalg.solve(covariance, away))
-    assert np.allclose(fit.left_out(torch.from_numpy(rows), statistics, "a"), expected, rtol=1e-10)
+    assert np.allclose(novelty.leave_one_out(torch.from_numpy(rows), statistics, "a"), expected, rtol=1e-10)
 
 
 def test_the_distance_of_another_image_is_by_the_classs_own_mean_and_covariance(rng):
     rows, other = rng.normal(3.0, 2.0, (12, 4)), rng.normal(size=(7, 4))
     statistics = ClassStatistics(4, dtype=torch.float64).update(rows, ["a"] * 12)
     scatter = (rows - rows.mean(0)).T @ (rows - rows.mean(0))
-    covariance = (scatter + fit.PRIOR * spread_to(rows)) / (11 + fit.PRIOR)
+    covariance = (scatter + novelty.PRIOR * spread_to(rows)) / (11 + novelty.PRIOR)
     away = other - rows.mean(0)
     expected = np.einsum("ni,ni->n", away, np.linalg.solve(covariance, away.T).T)
-    assert np.allclose(fit._distance(torch.from_numpy(other), statistics, "a"), expected)
+    assert np.allclose(novelty._distance(torch.from_numpy(other), statistics, "a"), expected)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +59,8 @@ def test_at_most_one_per_cent_of_held_out_images_have_a_fit_below_one_per_cent(r
             else (lambda n, m=mixing: rng.standard_t(8, (n, dim)) @ m)
         )
         rows, held_out = torch.from_numpy(tail(count)), torch.from_numpy(tail(1000))
-        more = fit.blank(dim).update(fit.project(rows), ["a"] * count)
-        found.append(fit.Fits.empty(dim).learned(more, {"a": fit.project(rows)}).of(held_out, ["a"] * 1000))
+        more = novelty.empty_statistics(dim).update(novelty.project(rows), ["a"] * count)
+        found.append(novelty.Fits.empty(dim).learned(more, {"a": novelty.project(rows)}).of(held_out, ["a"] * 1000))
     shares = np.concatenate(found)
     assert low < (shares < 0.01).mean() < high
     assert abs((shares < 0.5).mean() - 0.5) < 0.06
@@ -66,7 +68,7 @@ def test_at_most_one_per_cent_of_held_out_images_have_a_fit_below_one_per_cent(r
 
 def test_what_lies_far_away_does_not_fit_and_what_lies_at_the_mean_does(rng):
     rows = torch.from_numpy(rng.normal(size=(50, 6)))
-    fits = fit.Fits.empty(6).learned(fit.blank(6).update(rows, ["a"] * 50), {"a": rows})
+    fits = novelty.Fits.empty(6).learned(novelty.empty_statistics(6).update(rows, ["a"] * 50), {"a": rows})
     far, near = torch.full((1, 6), 30.0, dtype=torch.float64), rows.mean(0, keepdim=True)
     assert fits.of(far, ["a"])[0] < 1e-6 and fits.of(near, ["a"])[0] > 0.99
     steps = torch.linspace(0, 60, 200, dtype=torch.float64)[:, None].expand(-1, 6)
@@ -75,8 +77,8 @@ def test_what_lies_far_away_does_not_fit_and_what_lies_at_the_mean_does(rng):
 
 def test_other_classes_do_not_matter_and_a_forgotten_one_leaves_nothing(rng):
     rows = {name: torch.from_numpy(rng.normal(size=(20, 6))) for name in "ab"}
-    alone = fit.Fits.empty(6).learned(fit.blank(6).update(rows["a"], ["a"] * 20), {"a": rows["a"]})
-    both = alone.learned(fit.blank(6).update(rows["b"], ["b"] * 20), {"b": rows["b"]})
+    alone = novelty.Fits.empty(6).learned(novelty.empty_statistics(6).update(rows["a"], ["a"] * 20), {"a": rows["a"]})
+    both = alone.learned(novelty.empty_statistics(6).update(rows["b"], ["b"] * 20), {"b": rows["b"]})
     shown = torch.from_numpy(rng.normal(size=(9, 6)))
     assert (alone.of(shown, ["a"] * 9) == both.of(shown, ["a"] * 9)).all()
     left = both.without("b")
@@ -86,17 +88,17 @@ def test_other_classes_do_not_matter_and_a_forgotten_one_leaves_nothing(rng):
 
 def test_the_fit_is_the_share_of_students_distribution(rng):
     logs = rng.normal(2.0, 0.4, 15)
-    kept = fit.Distances.of(np.exp(logs))
-    deviation = fit.TAIL * logs.std(ddof=1) * np.sqrt(1 + 1 / 15)
+    kept = novelty.Distances.of(np.exp(logs))
+    deviation = novelty.TAIL * logs.std(ddof=1) * np.sqrt(1 + 1 / 15)
     asked = np.array([1.0, 5.0, 8.0, 30.0])
     assert np.allclose(kept.farther(asked), scipy.stats.t.sf((np.log(asked) - logs.mean()) / deviation, 14))
 
 
 def test_what_was_found_adds_up_however_images_were_put_together_into_lessons(rng):
     found = np.exp(rng.normal(size=30))
-    whole, parts = fit.Distances.of(found), fit.Distances()
+    whole, parts = novelty.Distances.of(found), novelty.Distances()
     for part in np.split(found, [1, 6, 6, 20]):
-        parts = parts.with_more(fit.Distances.of(part))
+        parts = parts.merge(novelty.Distances.of(part))
     assert parts.images == 30 and np.allclose([parts.mean, parts.squares], [whole.mean, whole.squares])
 
 
@@ -106,23 +108,23 @@ def test_a_class_that_grows_by_small_steps_does_not_reject_its_own(rng, steps):
     found = []
     for _ in range(30):
         mixing = rng.normal(size=(20, 20))
-        fits = fit.Fits.empty(20)
+        fits = novelty.Fits.empty(20)
         for count in steps:
             rows = torch.from_numpy(rng.normal(size=(count, 20)) @ mixing)
-            fits = fits.learned(fit.blank(20).update(rows, ["a"] * count), {"a": rows})
+            fits = fits.learned(novelty.empty_statistics(20).update(rows, ["a"] * count), {"a": rows})
         found.append(fits.of(torch.from_numpy(rng.normal(size=(200, 20)) @ mixing), ["a"] * 200))
     assert (np.concatenate(found) < 0.01).mean() < 0.015
 
 
 def test_a_class_of_too_few_images_is_never_rejected(rng):
     rows = torch.from_numpy(rng.normal(size=(2, 6)))
-    fits = fit.Fits.empty(6).learned(fit.blank(6).update(rows, ["a"] * 2), {"a": rows})
+    fits = novelty.Fits.empty(6).learned(novelty.empty_statistics(6).update(rows, ["a"] * 2), {"a": rows})
     assert fits.of(torch.full((1, 6), 1e6), ["a"])[0] == 1.0
 
 
 def test_the_directions_are_the_same_everywhere():
     """Two sites project alike: these numbers must never change."""
-    signs = (fit._directions(100) * 10).round()
+    signs = (novelty._directions(100) * 10).round()
     assert signs.abs().min() == 1 and signs[:3, :8].int().tolist() == FIRST
     assert abs(float(signs.mean())) < 0.05
 

@@ -1,12 +1,12 @@
-"""How well an image fits a class at all: the share of the class's own images that lie farther from it.
+"""Novelty detection: the fit of an image to a class, that is, the share of the class's own images that are farther from it.
 
-Distances are squared Mahalanobis distances by the class's own mean and covariance, in `RANK` random directions that are the
-same for every model: few enough that a class's images determine its covariance, and fixed, so that the distances to a class do
-not change when others are learned or forgotten.
+The distance is the squared Mahalanobis distance with the class's own mean and covariance, in `RANK` random directions that are
+the same for every model. Few directions let the images of one class determine its covariance; fixed ones keep the distances to
+a class unchanged when other classes are learned or forgotten.
 
-Where a class's other images lie is known from its training images: each is taken out of mean and covariance, for which no other
-image is needed (`left_out`), and its distance is measured. Of these distances' logarithms number, mean and squares are kept,
-per class, which add up over lessons and sites; a new image's is then Student's t, but for `TAIL`.
+The distances of unseen images of a class are estimated by leave-one-out on its training images (`leave_one_out`). Count, mean
+and sum of squares of their logarithms are stored per class; they add up over calls of `learn` and over merged models. A new
+image's log-distance is compared with Student's t distribution, widened by `TAIL`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from torch import Tensor
 from amgc.core.statistics import ClassStatistics
 
 RANK = 64
-PRIOR = 16.0  # samples' worth of uncorrelated features in each class's own covariance
-FEW = 3  # images of a class before a distance counts, and distances before anything is rejected
-ROWS = 2000  # of a class whose distances are looked at, in a lesson
-# Real images' distances have a longer tail than Student's: deviations are taken this much larger. On digits, their patches and
-# CIFAR-100, classes of 3 to 250 images then reject 0 to 1.1 % of their held-out images at 0.01, and 0.5 to 5.4 % at 0.05.
+PRIOR = 16.0  # weight, in images, of a diagonal covariance towards which each class's covariance is shrunk
+FEW = 3  # minimum number of images before a distance is used, and of distances before an image can be rejected
+ROWS = 2000  # maximum number of images per class and call of `learn` whose leave-one-out distances are computed
+# Distances of real images have longer tails than Student's distribution, so the standard deviation is multiplied by this. On
+# digits, their patches and CIFAR-100, classes of 3 to 250 images then reject 0 to 1.1 % of their held-out images at 0.01, and
+# 0.5 to 5.4 % at 0.05.
 TAIL = 1.15
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Logarithms of distances, of images that were left out: how many, their mean, and the sum of squares about it."""
+    """Logarithms of leave-one-out distances: their number, mean, and sum of squared deviations from the mean."""
 
     images: int = 0
     mean: float = 0.0
@@ -49,7 +50,8 @@ class Distances:
         logs = np.log(np.maximum(distances, 1e-300))
         return cls(len(logs), float(logs.mean()), float(np.square(logs - logs.mean()).sum()))
 
-    def with_more(self, other: Distances) -> Distances:
+    def merge(self, other: Distances) -> Distances:
+        """Return the statistics of both sets of distances."""
         total = self.images + other.images
         if not total:
             return self
@@ -58,7 +60,7 @@ class Distances:
         return Distances(total, self.mean + step * other.images / total, self.squares + other.squares + moved)
 
     def farther(self, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The share of a class's images at more than these distances; 1 where too little is known of them."""
+        """Return the share of the class's images that are farther away; 1 if the class has too few distances."""
         if self.images < FEW:
             return np.ones_like(distances)
         freedom = self.images - 1
@@ -69,7 +71,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class Fits:
-    """Mean, covariance and distances per class. Never changed: `learned`, `merged` and `without` give another."""
+    """Mean, covariance and distances of each class. Immutable: `learned`, `merged` and `without` return a new object."""
 
     dim: int
     statistics: ClassStatistics
@@ -77,31 +79,31 @@ class Fits:
 
     @classmethod
     def empty(cls, dim: int) -> Fits:
-        return cls(dim, blank(dim))
+        return cls(dim, empty_statistics(dim))
 
     def learned(self, more: ClassStatistics, rows: Mapping[str, Tensor]) -> Fits:
-        """With the classes of `more`, of whose projected images `rows` are a random part.
+        """Add the projected images with the statistics `more`; `rows` is a random sample of them.
 
-        Of a class that was known the earlier images' distances stay as they were found then: those to mean and covariance as
-        they are now could not be had without the images.
+        Distances of a known class's earlier images are not updated to its new mean and covariance: the images are gone.
         """
-        statistics = _both(self.statistics, more)
-        fresh = {label: Distances.of(left_out(own, statistics, label)) for label, own in rows.items()}
+        statistics = _sum(self.statistics, more)
+        fresh = {label: Distances.of(leave_one_out(own, statistics, label)) for label, own in rows.items()}
         return Fits(self.dim, statistics, self._with(fresh))
 
     def merged(self, other: Fits) -> Fits:
-        """With what another model knows."""
-        return Fits(self.dim, _both(self.statistics, other.statistics), self._with(other.distances))
+        """Add the classes of another model."""
+        return Fits(self.dim, _sum(self.statistics, other.statistics), self._with(other.distances))
 
     def _with(self, more: Mapping[str, Distances]) -> dict[str, Distances]:
-        return self.distances | {label: self.distances.get(label, Distances()).with_more(own) for label, own in more.items()}
+        return self.distances | {label: self.distances.get(label, Distances()).merge(own) for label, own in more.items()}
 
     def without(self, label: str) -> Fits:
-        statistics = _both(self.statistics, blank(self.dim)).remove(label)
+        """Remove a class."""
+        statistics = _sum(self.statistics, empty_statistics(self.dim)).remove(label)
         return Fits(self.dim, statistics, {name: kept for name, kept in self.distances.items() if name != label})
 
     def of(self, features: Tensor, labels: list[str]) -> NDArray[np.float64]:
-        """The fit (n,) of features (n, d) to the class named for each: 1 is as near as its images can be, 0 is far off."""
+        """Return the fit (n,) of each row of features (n, d) to its class in `labels`, from 0 (far away) to 1 (at the mean)."""
         rows, result = project(features), np.ones(len(features))
         for label in set(labels):
             chosen = [number for number, name in enumerate(labels) if name == label]
@@ -118,25 +120,22 @@ class Fits:
     @classmethod
     def from_file(cls, header: dict[str, Any], tensors: dict[str, Tensor]) -> Fits:
         statistics, found = ClassStatistics.from_file(header["statistics"], tensors), tensors["distances"]
-        if found.shape != (len(statistics), 3) or statistics.dim != rank(header["dim"]) or not bool(found.isfinite().all()):
+        fitting = found.shape == (len(statistics), 3) and statistics.dim == min(header["dim"], RANK)
+        if not fitting or not bool(found.isfinite().all()):
             raise ValueError(f"distances of shape {tuple(found.shape)} for {len(statistics)} classes, or not finite")
         kept = [Distances(int(images), mean, squares) for images, mean, squares in found.tolist()]
         return cls(header["dim"], statistics, dict(zip(map(str, statistics.classes), kept, strict=True)))
 
 
-def rank(dim: int) -> int:
-    return min(dim, RANK)
-
-
-def blank(dim: int) -> ClassStatistics:
-    """No class yet, in the directions that `project` has."""
-    return ClassStatistics(rank(dim), dtype=torch.float64)
+def empty_statistics(dim: int) -> ClassStatistics:
+    """Return statistics without classes for features of `dim` dimensions after `project`."""
+    return ClassStatistics(min(dim, RANK), dtype=torch.float64)
 
 
 def project(features: Tensor) -> Tensor:
-    """Features (n, d) in the few directions, (n, rank), float64: by random signs, which are the same everywhere.
+    """Project features (n, d) to at most `RANK` dimensions, in float64, by a matrix of random signs.
 
-    They come from PCG64's raw bits, which numpy promises never to change.
+    The signs are raw bits of PCG64, which numpy guarantees never to change, so that every model uses the same ones.
     """
     return features.double() if features.shape[1] <= RANK else features.double() @ _directions(features.shape[1])
 
@@ -149,17 +148,17 @@ def _directions(dim: int) -> Tensor:
     return signs / math.sqrt(dim)
 
 
-def left_out(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[np.float64]:
-    """Squared distances of a class's own images, as if each had not been among those that mean and covariance come from.
+def leave_one_out(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[np.float64]:
+    """Return the squared distance of each row to its class, with mean and covariance of the other images of the class.
 
-    Without x, one of n images, the mean is c = n / (n - 1) times as far from x, and the sum of squares is smaller by
-    c (x - μ)(x - μ)ᵀ: no other image is needed for it.
+    Without x, one of n images, the mean is c = n / (n - 1) times as far from x, and the scatter matrix is smaller by
+    c (x - μ)(x - μ)ᵀ. The other images are not needed.
     """
     mean, scatter, count = _sums(statistics, label)
     if count < FEW:
         return np.empty(0)
     c, found = count / (count - 1), []
-    for away in torch.split(rows - mean, 256):  # a matrix each
+    for away in torch.split(rows - mean, 256):  # each row needs a matrix
         without = scatter - c * away[:, :, None] * away[:, None, :]
         white = torch.linalg.solve_triangular(_root(without, count - 1), c * away[:, :, None], upper=False)
         found.append(white.square().sum((1, 2)).numpy())
@@ -168,7 +167,7 @@ def left_out(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[n
 
 
 def _distance(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[np.float64]:
-    """Squared Mahalanobis distances (n,) of projected rows to a class."""
+    """Return the squared Mahalanobis distances (n,) of projected rows to a class."""
     mean, scatter, count = _sums(statistics, label)
     white = torch.linalg.solve_triangular(_root(scatter, count), (rows - mean).T, upper=False)
     squares: NDArray[np.float64] = white.square().sum(0).numpy()
@@ -176,15 +175,17 @@ def _distance(rows: Tensor, statistics: ClassStatistics, label: str) -> NDArray[
 
 
 def _sums(statistics: ClassStatistics, label: str) -> tuple[Tensor, Tensor, int]:
-    """Mean, sum of squares about it and number of a class's images."""
+    """Return mean, scatter matrix and number of images of a class."""
     index = statistics.index(label)
     count = int(statistics.count[index])
     return statistics.mean[index], (count - 1) * statistics.covariances.full[index].double(), count  # type: ignore[index]
 
 
 def _root(scatter: Tensor, count: int) -> Tensor:
-    """The Cholesky factor of the covariance (…, r, r) of `count` images with these sums of squares, drawn to uncorrelated
-    features by `PRIOR` images' worth: no direction in which a class did not vary is forbidden.
+    """Return the Cholesky factor of the covariance (…, r, r) of `count` images with this scatter matrix.
+
+    The covariance is shrunk towards a diagonal one with the weight of `PRIOR` images, so that it is regular even in directions
+    in which the class does not vary.
     """
     variances = scatter.diagonal(dim1=-2, dim2=-1).clamp_min(0) / max(count - 1, 1)
     level = variances.mean(-1, keepdim=True)
@@ -194,6 +195,6 @@ def _root(scatter: Tensor, count: int) -> Tensor:
     return root
 
 
-def _both(one: ClassStatistics, two: ClassStatistics) -> ClassStatistics:
-    """A third that has what both have."""
+def _sum(one: ClassStatistics, two: ClassStatistics) -> ClassStatistics:
+    """Return new statistics of all images of both."""
     return ClassStatistics(one.dim, dtype=torch.float64).merge(one).merge(two)
