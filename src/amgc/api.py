@@ -359,7 +359,7 @@ def _parsed(arguments: Sequence[str], settings: dict[str, Any]) -> Parsed:
     own = {entry.name: left.pop(entry.name, {}) for entry in choice.methods.values() if isinstance(left.get(entry.name), dict)}
     configs: dict[str, Config] = {}
     for name, entry in choice.methods.items():
-        hyper = merged(merged(preset.hyper_of(entry, choice.features_kind), left), own.get(entry.name, {}))
+        hyper = merged(merged(preset.hyper_of(entry), left), own.get(entry.name, {}))
         configs[entry.name] = make_config(choice, method=name, hyper=hyper, **common)
     return Parsed(choice, configs, out=None, dry_run=False, quiet=True)
 
