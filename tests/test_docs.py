@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import amgc
 from amgc.cli.main import COMMANDS
 from amgc.report import find_runs
 
@@ -176,6 +177,42 @@ def test_every_link_to_a_file_leads_somewhere():
     links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())]
     assert len(links) > 20
     assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
+    assert {page.name for page in ROOT.glob("docs/*.md")} <= listed, "add the page to `nav` in mkdocs.yml"
+
+
+def test_the_reference_has_every_public_name():
+    listed = re.findall(r"^::: amgc\.(\w+)$", (ROOT / "docs/reference.md").read_text(), flags=re.M)
+    assert sorted(listed) == amgc.__all__
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_asks_no_other_host_for_anything(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    assert done.returncode == 0, done.stderr
+    pages = {page.name: page.read_text() for page in tmp_path.glob("*.html")}
+    assert "AMGCClassifier" in pages["reference.html"] and "runs.plot()" in re.sub(r"<[^>]*>", "", pages["notebook.html"])
+    for name, text in pages.items():
+        for element in re.findall(r"<(?:script|img|link|iframe)\b[^>]*>", text):
+            if 'rel="canonical"' not in element:
+                assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", element), f"{name}: {element}"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
+    kept = [[output.output_type for output in cell.get("outputs", [])] for cell in notebook.cells]
+    assert (ROOT / "docs/notebook.ipynb").stat().st_size < 100_000
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    made = [[output.output_type for output in cell.get("outputs", [])] for cell in notebook.cells]
+    assert [set(types) for types in made] == [set(types) for types in kept]  # it was kept executed
+    last = {run.method: run.metrics.last_accuracy for run in find_runs(tmp_path / "runs/digits")}
+    assert last["finetune"] < 0.4 < 0.8 < last["amgc"] <= last["joint"] + 0.02
 
 
 @pytest.mark.slow

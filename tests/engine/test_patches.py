@@ -24,6 +24,7 @@ from amgc.methods.contract import Task
 
 pytestmark = pytest.mark.cpus
 
+
 def config(method: str = "amgc-closed", machine: dict[str, Any] | None = None, **changes: Any) -> Config:
     """A run without training."""
     changes = {"first": {"epochs": 0}, "later": {"epochs": 0}, "features_options": {"filters": 6}} | changes

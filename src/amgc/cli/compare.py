@@ -135,7 +135,7 @@ def check(given: Compare, run_flags: Sequence[str]) -> None:
 
 
 def parse_column(arguments: Sequence[str], tasks: int | None, run_flags: Sequence[str]) -> Parsed:
-    """Return the configs of one data set and number of tasks, from flags of `amgc run`."""
+    """Return the configs of one data set and number of tasks, from the flags of `amgc run`."""
     from amgc.cli.flags import parse
 
     return parse([*arguments, *([] if tasks is None else ["--tasks", str(tasks)]), *run_flags])
@@ -144,7 +144,7 @@ def parse_column(arguments: Sequence[str], tasks: int | None, run_flags: Sequenc
 def make_cells(
     given: Compare, run_flags: Any, column: Callable[[Sequence[str], int | None, Any], Parsed] = parse_column
 ) -> list[Cell]:
-    """Return the runs of the grid, those of the first seed first. `column` makes the configs of a column."""
+    """Return the runs of the grid, those of the first seed first. `column` makes the configs of a data set and task count."""
     from amgc.cli.jobs.grid import Cell
     from amgc.cli.run import paper
     from amgc.methods.registry import methods
