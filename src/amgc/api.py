@@ -220,7 +220,7 @@ def run(
     parsed = _parsed(_arguments(preset, method, data, features), settings)
 
     from amgc.cli.errors import STOPPED
-    from amgc.cli.plan import Plan, go_on, shared
+    from amgc.cli.plan import Plan, resume_plan, shared
     from amgc.cli.progress import console
     from amgc.cli.run import check_start, paper
     from amgc.engine.config import absolute_path
@@ -235,7 +235,7 @@ def run(
         plan.write()
     try:
         with _recorded(command):
-            code = go_on(plan, console(), machine, quiet=not progress, ending=False)
+            code = resume_plan(plan, console(), machine, quiet=not progress, summary=False)
     finally:
         _remove_empty(plan)
     if code == STOPPED:
@@ -280,7 +280,7 @@ def compare(
     """
     from amgc.cli import compare as command
     from amgc.cli.errors import STOPPED
-    from amgc.cli.jobs import cells as grid
+    from amgc.cli.jobs import grid
     from amgc.cli.jobs.schedule import Work
 
     given = command.Compare(
