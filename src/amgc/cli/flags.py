@@ -80,21 +80,32 @@ def parse(arguments: Sequence[str]) -> Parsed:
     for name, entry in choice.methods.items():
         changed = _changed(getattr(given, f"own_{_identifier(name)}", None), parts[f"own_{_identifier(name)}"][2])
         changed |= {phase: _changed(getattr(given, phase), parts[phase][2]) for phase in PHASES}
-        config = Config(
+        configs[entry.name] = make_config(
+            choice,
             method=name,
             hyper=merged(hypers[name], changed),
-            data=choice.data,
-            data_options=_apart_from(_plain(given, "data_options", sources), _usual_data(choice)),
-            features=choice.features,
-            features_options=_apart_from(_plain(given, "features_options", extractor), _usual_options(choice)),
+            data_options=_plain(given, "data_options", sources),
+            features_options=_plain(given, "features_options", extractor),
             classes=given.classes or None,
             natural_order=given.natural_order,
             seed=given.seed,
             machine=merged(machine, _changed(given.machine, parts["machine"][2])),
             **split(given, arguments),
         )
-        configs[entry.name] = absolute(config)
     return Parsed(choice, configs, given.out, given.dry_run, given.quiet)
+
+
+def make_config(choice: Choice, data_options: dict[str, Any], features_options: dict[str, Any], **settings: Any) -> Config:
+    """Return the config of one method. Paths become absolute, and options that have their default value are left out."""
+    return absolute(
+        Config(
+            data=choice.data,
+            data_options=_apart_from(data_options, _usual_data(choice)),
+            features=choice.features,
+            features_options=_apart_from(features_options, _usual_options(choice)),
+            **settings,
+        )
+    )
 
 
 def top_flags(choice: Choice) -> list[Flag]:

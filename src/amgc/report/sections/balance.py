@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from amgc.report.charts import Line, line_chart, percent_spread
-from amgc.report.groups import Spread
+from amgc.report.charts import Line, line_chart
+from amgc.report.groups import Spread, percent_spread
 from amgc.report.metrics import DEFINITIONS
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.text import percent
