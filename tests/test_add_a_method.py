@@ -32,7 +32,7 @@ def test_it_is_shorter_than_eighty_lines() -> None:
 
 def test_on_digits_it_forgets_less_than_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    monkeypatch.setattr(registry.METHODS, "entries", dict(registry.METHODS.entries))
     Path("sdc.py").write_text(documented.code())
     short = ["--first.epochs", "10", "--later.epochs", "5", "--quiet"]
     assert main(["run", "digits", "--method", "finetune", "sdc.py", *short]) == 0
@@ -66,7 +66,7 @@ def test_an_old_mean_moves_as_the_new_images_near_it_did() -> None:
 def test_its_means_are_of_unit_features_and_no_copy_of_the_network_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._ENTRIES, documented.NAME, documented.entry())
+    monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())
     lines = run(tiny.config(documented.NAME), tmp_path, dataset=tiny.images())
     _, tensors = tiny.saved(tmp_path)
     assert tensors["method/means"].shape == (6, tiny.DIM) and lines[-1]["kept_bytes"] == 6 * tiny.DIM * 4

@@ -175,7 +175,7 @@ def killed_process(folder: Path, method: str, function: str, call: int) -> None:
 def in_a_process_of_its_own(root: Path) -> None:
     """For every method: a process that is killed while it writes, the next one too, and at last one that is not."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    registry._ENTRIES[documented.NAME] = documented.entry()
+    registry.METHODS.entries[documented.NAME] = documented.entry()
     for method in methods():
         folder = root / method
         for function, call in KILLS:

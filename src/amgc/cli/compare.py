@@ -109,7 +109,7 @@ def check(given: Compare, handed: Sequence[str]) -> None:
     if given.tasks and (other := flags & {"--sizes", "--first-classes", "--increment"}):
         raise UsageError(f"--tasks and {min(other)} both say how to split the classes; give one of them.")
     for name in given.data:
-        if name in methods() or name.endswith(".py"):
+        if name in methods():
             raise UsageError(f"{name!r} is a method: methods come first, amgc compare {name} --data …")
     for name in given.methods:
         if name in names() and name not in methods():
@@ -143,7 +143,10 @@ def make_cells(given: Compare, handed: Sequence[str]) -> list[Cell]:
         for tasks in given.tasks or (None,):
             split = [] if tasks is None else ["--tasks", str(tasks)]
             one = parse([*first, *chosen, *split, *handed])
-            name = column_name(given, one.choice.preset.name, one.choice.data), tasks_name(next(iter(one.configs.values())))
+            name = (
+                column_name(given, one.choice.preset.name, one.choice.data.name),
+                tasks_name(next(iter(one.configs.values()))),
+            )
             if name in parsed:
                 raise UsageError(f"two columns of the grid would have the name {name[0]}, T = {name[1]}.")
             parsed[name] = one

@@ -12,7 +12,7 @@ import tyro
 
 from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError
-from amgc.cli.flags import QUICK, UNSET, Flag, machine_flags, make_struct, unset
+from amgc.cli.tyro_flags import QUICK, UNSET, Flag, Group, make_struct, option_flags, unset
 from amgc.engine.config import Machine
 
 ABOUT = "Go on with a run from its last checkpoint; of a folder with several runs, with those that are not finished."
@@ -23,8 +23,8 @@ def main(arguments: Sequence[str]) -> int:
         Flag("run", tyro.conf.Positional[str], tyro.MISSING, "folder of a run, or of several", "RUN"),
         Flag("quiet", bool, False, "show the result only"),
     ]
-    machine = [unset(row, "(default: as before)") for row in machine_flags(Machine())]
-    made = make_struct("Resume", rows, {"machine": ("", "", machine)})
+    machine = [unset(row, "(default: as before)") for row in option_flags(Machine())]
+    made = make_struct("Resume", rows, {"machine": Group("", "", machine)})
     given: Any = tyro.cli(made, args=list(arguments), prog="amgc resume", description=ABOUT, config=QUICK)
     folder = Path(given.run)
     if not folder.is_dir():

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from amgc.core.statistics import Form
 from amgc.data.augment import normalise
-from amgc.data.folders import MEAN, STD
 from amgc.data.images import Images
-from amgc.features import build
+from amgc.data.sets.folders import MEAN, STD
+from amgc.features import build, extractors
 from amgc.features.extractor import Extractor
-from amgc.features.options import OPTIONS, make_options
 from amgc.features.pretrained import import_timm
-from amgc.features.registry import names
+from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.folder import Folder
@@ -39,11 +38,11 @@ ENCODING = threading.Lock()  # an extractor uses all cores, and patches set torc
 def wanted(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Name and options of the extractor that a user means by a name or a file."""
     name = os.fspath(features)
-    if name.partition(":")[0] in OPTIONS:
+    if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
         usual = {"filters": FILTERS, "draw": "gaussian"} if base == "patches" else {}
         chosen = usual | options | ({"model": model} if model else {})
-        make_options(base, chosen)  # says what is wrong before anything is written
+        find(name).with_options(chosen)  # says what is wrong before anything is written
         if base == "patches" and chosen.get("weights") is not None:
             raise ValueError(
                 "patches have no weights: they are fitted on the first pictures. Leave the weights out, or name a network."
@@ -53,7 +52,8 @@ def wanted(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[s
         return str(_extractor_of(Folder(name))), options
     if not Path(name).is_file():
         raise ValueError(
-            f"there is no extractor and no file {name!r}; extractors are {', '.join(names())} (as timm:NAME), files and models."
+            f"there is no extractor and no file {name!r}; extractors are {', '.join(extractors())} (as timm:NAME), files and "
+            "models."
         )
     return name, options
 
@@ -76,7 +76,7 @@ def make(name: str, options: dict[str, Any], size: int | None, seed: int) -> Ext
     """The extractor, its weights drawn or loaded."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        made = _build(name, options, size) if name in OPTIONS else _from_file(name, options, size)
+        made = _build(name, options, size) if name in extractors() else _from_file(name, options, size)
     if made.mean is None:
         made.mean, made.std = (MEAN, STD) if made.image_shape[0] == 3 else ((0.5,), (0.25,))
     return made.eval().requires_grad_(False)
