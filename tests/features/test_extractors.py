@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from amgc.features.extractor import Extractor, evaluating, freeze_batchnorm
-from amgc.features.registry import EXTRACTORS, Options, build, extractor, extractors
+from amgc.features.registry import EXTRACTORS, Options, build, extractors, feature_extractor
 from amgc.options import option
 
 OURS = [name for name in extractors() if name not in ("timm", "patches")]  # patches have no weights: test_patches.py
@@ -215,7 +215,7 @@ def test_a_new_extractor_is_a_dataclass_and_a_decorator(monkeypatch: pytest.Monk
     class MineOptions(Options):
         dim: int = option(5, "number of features")
 
-    @extractor("mine", MineOptions())
+    @feature_extractor("mine", MineOptions())
     class Mine(Extractor):
         def __init__(self, image_shape: tuple[int, int, int], options: MineOptions) -> None:
             super().__init__()

@@ -57,24 +57,38 @@ def parse(arguments: Sequence[str]) -> Parsed:
     if given.preset != (arguments[0] if arguments and not arguments[0].startswith("-") else ""):
         raise UsageError(f"PRESET comes first: amgc run {given.preset} …")
     values = {name: given_values(given, name, group) for name, group in groups.items()}
-    root = values["data options"].pop("root", choice.root)
-    configs = {}
-    for name, entry in choice.methods.items():
-        config = Config(
+    configs = {
+        entry.name: make_config(
+            choice,
+            data_options=values["data options"],
+            features_options=values["features options"],
             method=name,
             hyper=merged(hypers[name], values[f"method {name}"] | {phase: values[phase] for phase in PHASES}),
-            data=data.name,
-            data_options=({} if root is None else {"root": root}) | _chosen(data, values["data options"]),
-            features=features.name,
-            features_options=_chosen(features, values["features options"]),
             classes=given.classes or None,
             natural_order=given.natural_order,
             seed=given.seed,
             machine=merged(machine, values["machine"]),
             **split(given, arguments),
         )
-        configs[entry.name] = absolute(config)
+        for name, entry in choice.methods.items()
+    }
     return Parsed(choice, configs, given.out, given.dry_run, given.quiet)
+
+
+def make_config(choice: Choice, data_options: dict[str, Any], features_options: dict[str, Any], **settings: Any) -> Config:
+    """Return the config of one method. Options replace those of the preset; options with their default value are left out."""
+    root = data_options.get("root", choice.root)
+    data = merged(choice.data.options, {name: value for name, value in data_options.items() if name != "root"})
+    features = merged(choice.features.options, features_options)
+    return absolute(
+        Config(
+            data=choice.data.name,
+            data_options=({} if root is None else {"root": root}) | changed(choice.data.entry.options, data),
+            features=choice.features.name,
+            features_options=changed(choice.features.entry.options, features),
+            **settings,
+        )
+    )
 
 
 def top_flags(choice: Choice) -> list[Flag]:
@@ -151,11 +165,6 @@ def split(given: Any, arguments: Sequence[str]) -> dict[str, Any]:
     named = {argument.partition("=")[0].lstrip("-").replace("-", "_") for argument in arguments}
     chosen = [name for name in SPLIT if name in named]
     return {name: getattr(given, name) if name in chosen or not chosen else None for name in SPLIT}
-
-
-def _chosen(chosen: Chosen[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a data set or extractor, with these `values`, that differ from its defaults."""
-    return changed(chosen.entry.options, merged(chosen.options, values))
 
 
 def _from_preset(choice: Choice, chosen: Chosen[Any]) -> Source:

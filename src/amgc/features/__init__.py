@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from amgc.features.registry import Options, blank, build, extractor, extractors
+from amgc.features.registry import Options, blank, build, extractors, feature_extractor
 from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
-__all__ = ["Extractor", "Options", "blank", "build", "extractor", "extractors", "option"]
+__all__ = ["Extractor", "Options", "blank", "build", "extractors", "feature_extractor", "option"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from amgc.features.registry import ImageShape, Options, extractor
+from amgc.features.registry import ImageShape, Options, feature_extractor
 from amgc.options import option
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ConvNetOptions(Options):
             raise ValueError(f"dim must be a positive multiple of 4 (the first layer has dim/4), not {self.dim!r}.")
 
 
-@extractor("convnet", ConvNetOptions())
+@feature_extractor("convnet", ConvNetOptions())
 def convnet(image_shape: ImageShape, options: ConvNetOptions) -> Extractor:
     """A small convolutional network for digits."""
     from amgc.features.convnet import ConvNet
@@ -55,7 +55,7 @@ class ResNet18Options(Options):
             raise ValueError(f"width must be at least 1/64 (one channel in the stem), not {self.width!r}.")
 
 
-@extractor("resnet18", ResNet18Options())
+@feature_extractor("resnet18", ResNet18Options())
 def resnet18(image_shape: ImageShape, options: ResNet18Options) -> Extractor:
     """ResNet-18; 512 features at width 1."""
     from amgc.features.resnet import ResNet
@@ -75,7 +75,7 @@ class ResNet32Options(Options):
     )
 
 
-@extractor("resnet32", ResNet32Options())
+@feature_extractor("resnet32", ResNet32Options())
 def resnet32(image_shape: ImageShape, options: ResNet32Options) -> Extractor:
     """ResNet-32 for CIFAR; 64 features."""
     from amgc.features.resnet import ResNet
@@ -142,7 +142,7 @@ class PatchesOptions(Options):
         return replace(self, sizes=sizes, filters=filters, stride=self.stride or (2 if shorter > 48 else 1), mirror=mirror)
 
 
-@extractor("patches", PatchesOptions())
+@feature_extractor("patches", PatchesOptions())
 def patches(image_shape: ImageShape, options: PatchesOptions) -> Extractor:
     """Patches: trains nothing; filters fitted on task 1's images; 2 × grid² × filters features."""
     from amgc.features.patches import Patches
@@ -166,7 +166,7 @@ class TimmOptions(Options):
             raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
 
 
-@extractor("timm", TimmOptions(), argument="model")
+@feature_extractor("timm", TimmOptions(), argument="model")
 def timm(image_shape: ImageShape, options: TimmOptions) -> Extractor:
     """Any model of timm, as `timm:NAME`; needs the extra `timm`."""
     from amgc.features.pretrained import Timm

@@ -35,10 +35,12 @@ class Entry(registry.Entry[Options]):
     argument: str = ""
 
 
-EXTRACTORS: registry.Registry[Entry] = registry.Registry("extractor", "amgc.features.builtin", "@extractor(name, options)")
+EXTRACTORS: registry.Registry[Entry] = registry.Registry(
+    "extractor", "amgc.features.builtin", "@feature_extractor(name, options)"
+)
 
 
-def extractor(name: str, options: Options | None = None, *, argument: str = "") -> Callable[[Factory], Factory]:
+def feature_extractor(name: str, options: Options | None = None, *, argument: str = "") -> Callable[[Factory], Factory]:
     """Register a class or function `(image_shape, options) -> Extractor` under `name`.
 
     options : a frozen dataclass derived from `Options`, with the defaults of this name.

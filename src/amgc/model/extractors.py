@@ -25,6 +25,7 @@ from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.folder import Folder
 from amgc.model.pictures import Frame, Picture, PictureError
+from amgc.registry import is_file
 
 FILTERS = 400  # of patches: 3,200 features, whose shared covariance is a file of 20 MB
 SIDE = 64  # of pictures for patches, at most: their own size if the first ones are smaller
@@ -48,6 +49,11 @@ def wanted(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[s
                 "patches have no weights: they are fitted on the first pictures. Leave the weights out, or name a network."
             )
         return base, chosen
+    if is_file(name):
+        raise ValueError(
+            f"a model cannot use the extractor in {name!r}: whoever opens the model would have to run that file. Name an "
+            "extractor of amgc, or import your file in Python before you create or open the model."
+        )
     if Folder(name).exists:
         return str(_extractor_of(Folder(name))), options
     if not Path(name).is_file():
