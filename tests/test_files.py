@@ -20,6 +20,8 @@ from safetensors import safe_open
 from amgc import files
 from amgc.files import FileFormatError, read, write
 
+pytestmark = pytest.mark.cpus
+
 KIND = "a test"
 HEADER = {"classes": ["cat", 7, 0.5], "dim": 2}
 TENSORS = {

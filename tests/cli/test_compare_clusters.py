@@ -16,7 +16,7 @@ from cli.helpers import TINY, figures
 
 import amgc
 from amgc.cli import compare
-from amgc.cli.jobs.on_slurm import OnSlurm
+from amgc.cli.jobs.executors import OnSlurm
 from amgc.cli.main import main
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1"]
@@ -49,6 +49,7 @@ def on_ray(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     """On two workers; one is killed in the middle of task 2. When another has taken over, somebody presses Ctrl-C."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'amgc[ray]'")
@@ -62,7 +63,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
         wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=180)
-    assert process.returncode == 130 and "go on with the same command: amgc compare amgc" in told, told
+    assert process.returncode == 130 and "continue with the same command: amgc compare amgc" in told, told
     assert len(figures(PLACE / "finetune")) == 1
     with on_ray(*arguments) as process:
         out, told = process.communicate(timeout=600)
@@ -76,6 +77,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     assert not list(Path("x").rglob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_slurm_jobs_run_fail_and_go_on(monkeypatch, capsys):
     """Through submitit's own pickling and processes; what is missing is Slurm."""
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
@@ -107,4 +109,4 @@ def test_slurm_where_there_is_none_is_told(monkeypatch, capsys):
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
     monkeypatch.setenv("PATH", "")
     assert main(["compare", "amgc", *DIGITS, "--on", "slurm"]) == 2
-    assert "there is no Slurm here" in capsys.readouterr().err
+    assert "There is no Slurm here" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Plain, Task
 from amgc.methods.ewc import EWC
 
+SLOW = pytest.mark.slow
 COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
 FROZEN = {"extractor_lr": 0.0}
 
@@ -84,8 +85,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "trained": {"method": "amgc"},
     "frozen": {"method": "amgc", "later": FROZEN},
     "frozen from the start": {"method": "sbgc", "first": FROZEN, "later": FROZEN},
-    "solved": {"method": "amgc", "hyper": {"freeze": True}},
-    "nothing trained": {"method": "amgc", "first": {"epochs": 0}, "hyper": {"freeze": True}},
+    "solved": {"method": "amgc-exact"},
+    "nothing trained": {"method": "amgc-exact", "first": {"epochs": 0}},
     "finetune": {"method": "finetune"},
     "joint": {"method": "joint"},
     "an old network": {"method": "lwf"},
@@ -97,7 +98,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["images", "vectors"])
+@pytest.mark.parametrize("kind", ["images", pytest.param("vectors", marks=SLOW)])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_makes_exactly_the_passes_that_were_promised(
     name: str, kind: str, counts: dict[str, int], tmp_path: Path
@@ -109,7 +110,7 @@ def test_a_run_makes_exactly_the_passes_that_were_promised(
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("moment", [(0, 1), (0, 6), (1, 4), (2, 1)])
+@pytest.mark.parametrize("moment", [pytest.param((0, 1), marks=SLOW), pytest.param((0, 6), marks=SLOW), (1, 4), (2, 1)])
 def test_a_resumed_run_makes_exactly_the_passes_that_were_promised(
     name: str, moment: tuple[int, int], counts: dict[str, int], tmp_path: Path
 ) -> None:
@@ -173,7 +174,7 @@ def test_a_finished_run_costs_nothing_more(counts: dict[str, int], tmp_path: Pat
 
 def test_a_cost_is_told_in_words() -> None:
     told = str(Cost(trained=12_000, passed=3_000, seconds=150, disk=2_500_000, memory=3_000_000_000))
-    assert told == "15,000 image passes (12,000 of them training), about 2.5 minutes, 2.5 MB of disk, 3.0 GB of memory"
+    assert told == "15,000 image passes (12,000 of them training), about 2 min 30 s, 2.5 MB of disk, 3.0 GB of memory"
 
 
 def test_the_estimate_leaves_the_session_alone(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from amgc.engine.session import CHECKPOINT, Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 
+pytestmark = pytest.mark.cpus
+
 
 class StopAfter(Watch):
     """Asks to stop at a step of the second task, and counts the steps of that task."""

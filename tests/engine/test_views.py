@@ -13,6 +13,8 @@ from amgc.engine.from_config import make_network
 from amgc.engine.run import run
 from amgc.methods.finetune import Finetune
 
+pytestmark = pytest.mark.cpus
+
 
 class Doubled:
     """Finetune with a second view of every image, of a class that is made up, and what it has seen."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,14 +11,14 @@ import torch
 from model.drawing import draw
 from PIL import Image
 
+from amgc.cli.main import main
 from amgc.features import build
 from amgc.features.weights import save_extractor
-from amgc.model import Model, ModelError
-from amgc.model.export import export, export_onnx
-from amgc.model.export.features import _area
-from amgc.model.export.graph import IR, OPSET, Graph
-from amgc.model.export.pictures import framed
+from amgc.model import Model, ModelError, export
+from amgc.model.export import IR, OPSET, Graph, _area, export_onnx, resized
 from amgc.model.pictures import Frame, Picture
+
+pytestmark = pytest.mark.cpus
 
 onnxruntime = pytest.importorskip("onnxruntime")
 SIZES = [(64, 64), (40, 40), (97, 131), (131, 64), (7, 5), (33, 200)]
@@ -99,7 +97,10 @@ def test_patches_of_larger_pictures_are_reduced_by_area(tmp_path):
     np.testing.assert_allclose(_area(50, 36) @ line[0, 0].numpy(), expected[0, 0].numpy(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("features, options", [("convnet", {"dim": 8}), ("resnet18", {"width": 0.0625})])
+@pytest.mark.parametrize(
+    "features, options",
+    [("convnet", {"dim": 8}), pytest.param("resnet18", {"width": 0.0625}, marks=pytest.mark.slow)],
+)
 def test_networks_answer_the_same_in_onnxruntime(tmp_path, features, options):
     network = lived(build(features, image_shape=(1 if features == "convnet" else 3, 24, 24), **options))
     save_extractor(tmp_path / "network.safetensors", network)
@@ -134,7 +135,7 @@ def test_pictures_are_resized_as_pillow_does_to_the_bit(frame):
     graph = Graph()
     helper, kinds = graph.onnx.helper, graph.onnx.TensorProto
     inside = helper.make_tensor_value_info("images", kinds.UINT8, ["n", "h", "w", 3])
-    outside = helper.make_tensor_value_info(framed(graph, "images", frame), kinds.DOUBLE, None)
+    outside = helper.make_tensor_value_info(resized(graph, "images", frame), kinds.DOUBLE, None)
     made = helper.make_graph(graph.nodes, "resize", [inside], [outside], graph.constants)
     whole = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
     session = onnxruntime.InferenceSession(whole.SerializeToString())
@@ -156,19 +157,19 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
         return weight, bias + np.array([0.01, 0, 0, 0])
 
     monkeypatch.setattr(export, "_head", wrong)
-    monkeypatch.setattr(export, "trial_pictures", lambda scale: [blends((64, 64))])
-    with pytest.raises(ModelError, match="does not answer as the model does"):
+    monkeypatch.setattr(export, "noise_images", lambda scale: [blends((64, 64))])
+    with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     monkeypatch.undo()
-    monkeypatch.setattr("amgc.model.export.pictures.BITS", 5)  # coarse weights: pixels that are off by a few
-    with pytest.raises(ModelError, match="does not answer as the model does"):
+    monkeypatch.setattr("amgc.model.export.BITS", 5)  # coarse weights: pixels that are off by a few
+    with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_text() == "what was there"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.onnx"]
 
 
 def test_what_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatch):
-    with pytest.raises(ModelError, match="knows no class yet"):
+    with pytest.raises(ModelError, match="has no classes yet"):
         Model.create(tmp_path / "empty").export_onnx(tmp_path / "empty.onnx")
     model = taught(tmp_path, filters=6)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
@@ -186,10 +187,11 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatc
     assert not (tmp_path / "model.onnx").exists()
 
 
-def test_the_command_writes_a_file_and_says_how_close_it_is(tmp_path):
+@pytest.mark.filterwarnings("error")
+def test_the_command_writes_a_file_and_says_how_close_it_is(tmp_path, monkeypatch, capsys):
     taught(tmp_path, filters=6)
-    command = [sys.executable, "-W", "error", "-m", "amgc", "export", "model", "--onnx", "model.onnx"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "model.onnx: 4 classes" in done.stdout and "differ from the model's by" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "model", "--onnx", "model.onnx"]) == 0
+    said = capsys.readouterr().out
+    assert "model.onnx: 4 classes" in said and "differ from the model's by" in said
     assert answers(tmp_path / "model.onnx", blends((30, 50)))[0].shape == (3, 4)

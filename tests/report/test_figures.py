@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import numpy as np
 import pytest
 from report.markup import Node, parse
 
+from amgc.report.charts import Heat, Line, cell_geometry, heat_map, line_chart
 from amgc.report.groups import Spread
-from amgc.report.observed import Gaussian
-from amgc.report.page.heat import Heat, cell_place, heat_map
-from amgc.report.page.lines import Line, accuracy_chart
-from amgc.report.page.marks import marker, swatch
-from amgc.report.page.plane import Panel, ellipse, plane_panels
+from amgc.report.observed import Gaussian, Plane
+from amgc.report.sections.plane import draw_planes, ellipse
+from amgc.report.svg import marker, swatch
 
 LINES = [
     Line("steady", 0, [2, 4, 10], [Spread(0.9, None, 1), Spread(0.8, None, 1), Spread(0.75, None, 1)]),
@@ -27,9 +27,9 @@ def scale(values: dict[float, float]) -> np.poly1d:
     return np.poly1d(np.polyfit([start, end], [low, high], 1))
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_a_point_lies_where_its_axes_say(narrow: bool) -> None:
-    chart = parse(accuracy_chart("a", "title", "text.", LINES, [2, 4, 10], narrow=narrow))
+@pytest.mark.parametrize("kind", ["wide", "narrow", "small"])
+def test_a_point_lies_where_its_axes_say(kind: Literal["wide", "narrow", "small"]) -> None:
+    chart = parse(line_chart("a", "title", "text.", LINES, [2, 4, 10], kind))
     ticks = chart.all("text", class_="tick")
     levels = {float(tick.text): float(tick.attributes["y"]) - 4 for tick in ticks if "end" in tick.attributes["class"]}
     counts = {float(tick.text): float(tick.attributes["x"]) for tick in ticks if "middle" in tick.attributes["class"]}
@@ -63,7 +63,7 @@ def test_many_cells_are_drawn_as_few_paths_that_cover_each_once() -> None:
             found[int(y), int(x) : int(x) + int(length)] += strength
     wanted = np.select([values == 0, values < 0.5, values < 1], [0, 0.04 + 0.96 * 0.3, 0.04 + 0.96 * 0.7], 1.0)
     np.testing.assert_allclose(found, wanted, atol=0.006)
-    assert cell_place([str(i) for i in range(40)])[2] == 12
+    assert cell_geometry([str(i) for i in range(40)])[2] == 12
 
 
 def test_an_ellipse_has_the_axes_of_the_covariance() -> None:
@@ -78,11 +78,13 @@ def test_an_ellipse_has_the_axes_of_the_covariance() -> None:
 
 def test_panels_share_their_axes_and_show_what_is_remembered() -> None:
     enlarged = Gaussian((0.0, 0.0), ((1.0, 0.0), (0.0, 4.0)), ((2.0, 0.0), (0.0, 8.0)))
-    panels = [
-        Panel("after task 1", (((0.0, 0.0), (1.0, 1.0)), ((5.0, 0.0),)), (enlarged, None)),
-        Panel("after task 2", (((10.0, 0.0),), ((5.0, 0.0),)), (enlarged, None)),
+    planes = [
+        (0, Plane((0, 1), (((0.0, 0.0), (1.0, 1.0)), ((5.0, 0.0),)), (enlarged, None))),
+        (1, Plane((0, 1), (((10.0, 0.0),), ((5.0, 0.0),)), (enlarged, None))),
     ]
-    drawings = [parse(svg) for _, svg in plane_panels("p", ("cat", "dog"), panels)]
+    titles, figures = zip(*draw_planes("p", ("cat", "dog"), planes), strict=True)
+    assert titles == ("after task 1", "after task 2")
+    drawings = [parse(figure) for figure in figures]
     one, two = drawings
     assert one.one("svg").attributes["viewbox"] == two.one("svg").attributes["viewbox"]
     same = [drawing.all("path", class_="p1")[0].attributes["d"] for drawing in drawings]
@@ -98,7 +100,7 @@ def test_panels_share_their_axes_and_show_what_is_remembered() -> None:
 
 def test_a_single_far_point_does_not_squeeze_the_others() -> None:
     crowd = tuple((float(x) / 100, 0.0) for x in range(1000))
-    (_, svg), = plane_panels("p", ("cat", "dog"), [Panel("after task 1", (crowd, ((1e6, 0.0),)), (None, None))])  # fmt: skip
+    (_, svg), = draw_planes("p", ("cat", "dog"), [(0, Plane((0, 1), (crowd, ((1e6, 0.0),)), (None, None)))])  # fmt: skip
     places = [float(x) for x in re.findall(r"M(-?[\d.]+) ", parse(svg).all("path", class_="p0")[0].attributes["d"])]
     assert max(places) - min(places) > 200
     assert float(parse(svg).one("svg").attributes["height"]) == 150  # not flatter than 0.6, though all lie on a line
@@ -113,7 +115,5 @@ def test_every_method_of_the_first_fifty_six_looks_different() -> None:
 
 def test_names_are_text_and_nothing_else() -> None:
     name = "</title><script>alert(1)</script>"
-    chart: Node = parse(
-        accuracy_chart("a", name, "text.", [Line(name, 0, [1, 2], [Spread(0.5, None, 1)] * 2)], [1, 2], narrow=False)
-    )
+    chart: Node = parse(line_chart("a", name, "text.", [Line(name, 0, [1, 2], [Spread(0.5, None, 1)] * 2)], [1, 2], "wide"))
     assert chart.all("script") == [] and name in chart.all("title")[0].text

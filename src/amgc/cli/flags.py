@@ -10,7 +10,6 @@ import tyro
 
 from amgc.cli.choice import Choice, Chosen, choose
 from amgc.cli.errors import UsageError
-from amgc.cli.presets import UNTRAINED, untrained
 from amgc.cli.tyro_flags import QUICK, Flag, Group, Source, given_values, make_struct, option_flags, unset
 from amgc.engine.config import Config, absolute
 from amgc.methods.contract import Hyper, Phase
@@ -37,7 +36,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
     """Return the arguments of `amgc run` as configs. Raises SystemExit after a help text or an error in a flag."""
     choice = choose(arguments)
     preset, data, features = choice.preset, choice.data, choice.features
-    hypers = {name: preset.hyper_of(entry, features.entry.name) for name, entry in choice.methods.items()}
+    hypers = {name: preset.hyper_of(entry) for name, entry in choice.methods.items()}
     machine = preset.chosen_machine()
     top = top_flags(choice)
     groups = {
@@ -131,15 +130,12 @@ def features_flags(choice: Choice) -> list[Flag]:
 
 def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = "") -> list[Flag]:
     """Return a method's hyper-parameters, or those of a phase. Values come from the field, the method or the preset."""
-    entry, kind = choice.methods[name], choice.features.entry.name
-    usual = untrained(entry) if kind in UNTRAINED else entry.hyper
-    own, usual = (getattr(one, phase) if phase else one for one in (entry.hyper, usual))
+    entry = choice.methods[name]
+    own = getattr(entry.hyper, phase) if phase else entry.hyper
 
     def source(f: Field[Any], value: Any) -> str:
-        if value != getattr(usual, f.name):
-            return f"preset {choice.preset.name}"
         if value != getattr(own, f.name):
-            return f"{kind} do not train"
+            return f"preset {choice.preset.name}"
         return entry.source(phase, f.name) if value != f.default else f.metadata.get("source", "") or "ours"
 
     return option_flags(hyper, source)

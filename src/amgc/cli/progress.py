@@ -1,4 +1,4 @@
-"""What is seen of a run while it goes on, and how it is stopped: a live block on a terminal, plain lines elsewhere."""
+"""Progress of runs, as a live display on a terminal and as plain lines elsewhere, and stopping by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,40 +17,51 @@ from rich.text import Text
 from amgc.cli.errors import is_first_process, say
 from amgc.engine.watch import Progress, Stopped, Watch
 from amgc.methods.contract import Task
-from amgc.report.details import time_text
-from amgc.report.table import percent, printable
+from amgc.text import duration, percent, printable
 
 if TYPE_CHECKING:
     from amgc.engine.cost import Cost
 
-REFRESH = 0.25  # seconds between two looks at the losses, which cost a synchronisation
-PLAIN_REFRESH = 60.0  # the same where lines cannot be overwritten
-NAMES = 40  # characters of class names
+REFRESH_SECONDS = 0.25  # between two updates, each of which synchronises with the GPU
+PLAIN_REFRESH_SECONDS = 60.0  # without a terminal, where each update is a new line
+MAX_NAMES = 40  # characters of class names
 
 
 def console() -> Console:
-    """Where results go; $NO_COLOR is respected, and what is piped is plain and not wrapped to 80 columns."""
+    """Return the console for results. It respects $NO_COLOR; piped output is plain and 100 columns wide."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=100)
 
 
-class Quiet(Watch):
-    """Shows nothing; `before_start` is called when a run is known to be able to start.
+@contextmanager
+def bar(screen: Console, text: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar with the time left, on a terminal only. Yields a function of (done, total)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
-    While it is `reading` data, being asked to stop ends that at once: nothing has begun that could be saved.
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+    with Bar(*columns, console=screen, transient=True, disable=quiet or not screen.is_terminal) as shown:
+        task = shown.add_task(text, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+class Quiet(Watch):
+    """Show nothing. `before_start` is called when a run is about to start.
+
+    While data are `reading`, a request to stop raises KeyboardInterrupt, because there is nothing to save yet.
     """
 
     reading = False
     before_start: Callable[[], None] | None = None
 
     def begin_method(self, name: str) -> None:
-        """The next run is this method's."""
+        """Announce the method of the next run."""
 
     def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
-        """The costs of all methods are known."""
+        """Print the total cost of all methods."""
 
     def tell(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
 
     def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
         if self.stop:
@@ -60,7 +71,7 @@ class Quiet(Watch):
 
 
 class Shown(Quiet):
-    """Shows a run on a console."""
+    """Show runs on a console."""
 
     def __init__(self, screen: Console) -> None:
         self.screen = screen
@@ -89,15 +100,13 @@ class Shown(Quiet):
         self.run_began, self.first_task = time.monotonic(), None
 
     def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
-        from amgc.engine.cost import duration
-
         self.tell(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
         if takers:
-            self.tell(f"Task 1 is trained once, by {giver}, and taken over by {' and '.join(takers)}.")
+            self.tell(f"Task 1 is trained once, by {giver}, and reused by {' and '.join(takers)}.")
 
     def wants_progress(self) -> bool:
         now = time.monotonic()
-        if now - self.looked < (REFRESH if self.screen.is_terminal else PLAIN_REFRESH):
+        if now - self.looked < (REFRESH_SECONDS if self.screen.is_terminal else PLAIN_REFRESH_SECONDS):
             return False
         self.looked = now
         return True
@@ -107,7 +116,9 @@ class Shown(Quiet):
             self.first_task = task.index
         self.task, self.steps, self.done, self.task_began = task.index, steps, done, time.monotonic()
         names = ", ".join(printable(self.names[label]) for label in task.new)
-        names = names if len(names) <= NAMES else f"{names[: NAMES - 2].rpartition(',')[0] or names[: NAMES - 2]}, …"
+        names = (
+            names if len(names) <= MAX_NAMES else f"{names[: MAX_NAMES - 2].rpartition(',')[0] or names[: MAX_NAMES - 2]}, …"
+        )
         self.heading = f"{self.method}, task {task.index + 1}/{tasks}: {names}"
         if self.screen.is_terminal and steps:
             self.live = Live(Text(self.heading), console=self.screen, auto_refresh=False, transient=True)
@@ -119,15 +130,15 @@ class Shown(Quiet):
         parts += [f"{name} {value:.3g}" for name, value in now.losses.items()]
         parts += [f"batch accuracy {percent(now.accuracy)} %", f"{(now.step - self.done) / spent:.1f} steps/s"]
         line, heading = ", ".join(parts), self.heading
-        if (left := self.time_left(now.step)) is not None:  # in the first line, which is short enough for it
-            heading += f" (about {time_text(left)} left" + (f" for {self.method})" if len(self.costs) > 1 else ")")
+        if (left := self.time_left(now.step)) is not None:  # the first line has space for it
+            heading += f" (about {duration(left)} left" + (f" for {self.method})" if len(self.costs) > 1 else ")")
         if self.live is not None:
             self.live.update(Text(f"{heading}\n{line}", overflow="ellipsis", no_wrap=True), refresh=True)
         elif not self.screen.is_terminal:
             self.tell(f"{heading}: {line}")
 
     def time_left(self, step: int) -> float | None:
-        """What was estimated for the rest, stretched by how much longer than estimated the beginning took."""
+        """Return the estimated time left, scaled by how much longer than estimated the run took so far."""
         cost = self.costs.get(self.method)
         if cost is None or not cost.tasks or self.first_task is None or not self.steps > self.done:
             return None
@@ -137,7 +148,7 @@ class Shown(Quiet):
         expected = sum(tasks[:place]) + share * tasks[place]
         left = sum(tasks) - expected
         spent = time.monotonic() - self.run_began
-        return left * (spent + 1) / (expected + 1)  # the second keeps the first moments calm
+        return left * (spent + 1) / (expected + 1)  # + 1 s avoids large fluctuations at the start
 
     def note(self, text: str) -> None:
         self.tell(text)
@@ -145,12 +156,12 @@ class Shown(Quiet):
     def end_task(self, task: Task, line: dict[str, Any]) -> None:
         self.close()
         accuracy = percent(sum(line["correct"]) / max(1, sum(line["total"])))
-        spent = time_text(sum(line["seconds"].values()))
+        spent = duration(sum(line["seconds"].values()))
         classes = f"{len(task.seen)} seen class{'es' * (len(task.seen) > 1)}"
         self.tell(f"{self.method}, task {task.index + 1}/{len(self.sizes)}: {accuracy} % on {classes} ({spent})")
 
     def close(self) -> None:
-        """Take the live block away."""
+        """Remove the live display."""
         if self.live is not None:
             self.live.stop()
             self.live = None
@@ -158,7 +169,7 @@ class Shown(Quiet):
 
 @contextmanager
 def stoppable(shown: Quiet) -> Iterator[None]:
-    """Ctrl-C or SIGTERM lets the run save itself and stop; the same signal again ends it at once."""
+    """Let the run save a checkpoint and stop on Ctrl-C or SIGTERM. The same signal again ends it immediately."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -167,15 +178,15 @@ def stoppable(shown: Quiet) -> Iterator[None]:
         if number in seen:
             raise KeyboardInterrupt
         if not seen:
-            say("stopping …; the same again ends it at once.")
+            say("stopping …; the same signal again ends it immediately.")
         seen.add(number)
         shown.stop = True
         if shown.reading:
             raise KeyboardInterrupt
 
     seen: set[int] = set()
-    # The first process stops all: its helpers lose their connection when it ends. On their own they would stop at
-    # different steps and wait for each other for ever.
+    # Only the first process reacts; the others end when they lose the connection to it. On their own they would stop at
+    # different steps and wait for each other forever.
     action = handle if is_first_process() else signal.SIG_IGN
     before = {number: signal.signal(number, action) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

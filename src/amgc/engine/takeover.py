@@ -27,8 +27,7 @@ from amgc.methods.contract import Method
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
 from amgc.model.folder import Manifest
-from amgc.model.head import FixedHead
-from amgc.model.state import State
+from amgc.model.state import FixedHead, State
 from amgc.registry import is_file
 
 PLACES = ("data", "data_options", "features_options")  # of a run's config, what may name files and folders of its machine

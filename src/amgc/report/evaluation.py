@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amgc.report.plot import COLOURS, GREY
-from amgc.report.table import percent, printable
 from amgc.report.writing import whole_file
+from amgc.text import percent, printable
 
 NAMED = 40  # classes that have their names at the axes
 

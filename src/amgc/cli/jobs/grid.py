@@ -1,0 +1,141 @@
+"""The grid of runs of a comparison: their configs and folders, and the file compare.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amgc.cli.errors import UsageError
+from amgc.cli.jobs import GRID
+from amgc.cli.plan import Plan
+from amgc.engine.config import Config, absolute
+from amgc.engine.from_config import first_task_key, identity
+from amgc.engine.run import RUN, read_config, write_json
+from amgc.engine.session import FIRST_TASK
+from amgc.methods.registry import find
+from amgc.report import RunError, RunRecord, load_run
+from amgc.report.runs import flat
+from amgc.text import plural
+
+VERSION = 1
+MAX_DIFFERENCES = 5  # that an error message lists
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run of the grid."""
+
+    folder: Path
+    method: str
+    data: str  # short name of the data or the preset
+    tasks: str  # number of tasks, or first classes and increment: 50+10
+    seed: int
+    config: Config
+    paper: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def column(self) -> tuple[str, str]:
+        return self.data, self.tasks
+
+    @property
+    def log(self) -> Path:
+        """The log file. It is beside the run folder because the folder may not exist."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def begun(self) -> bool:
+        return (self.folder / RUN).exists()
+
+    @property
+    def first_task(self) -> Path:
+        """The file with the training of task 1, from which other runs can start."""
+        return self.folder / FIRST_TASK
+
+    @property
+    def gives(self) -> bool:
+        """Whether other runs can start from this run's training of task 1."""
+        kind = find(self.config.method).kind
+        return kind.common_start and not kind.sees_old_data
+
+    def start_key(self) -> str | None:
+        """Return a key that is equal for runs with the same training of task 1; None for a run that cannot share it."""
+        if not find(self.config.method).kind.common_start or self.config.machine.start is not None:
+            return None
+        return json.dumps(first_task_key(self.config), sort_keys=True)
+
+    def record(self) -> RunRecord | None:
+        """Read the run; None if it does not exist or is damaged."""
+        try:
+            return load_run(self.folder)
+        except (OSError, RunError):
+            return None
+
+    def write_plan(self) -> None:
+        """Write the plan, from which `amgc resume` can start the run."""
+        Plan(self.folder, {self.method: self.config}, self.paper).write()
+
+    def __str__(self) -> str:
+        return f"{self.method}, {self.data}, T = {self.tasks}, seed {self.seed}"
+
+
+def check(cells: Iterable[Cell]) -> None:
+    """Raise UsageError if a folder contains a run with other settings."""
+    wrong = {cell: found for cell in cells if cell.begun and (found := differences(cell))}
+    if not wrong:
+        return
+    cell, found = next(iter(wrong.items()))
+    shown = "; ".join(found[:MAX_DIFFERENCES]) + ("; …" if len(found) > MAX_DIFFERENCES else "")
+    more = f" The same applies to {plural(len(wrong) - 1, 'more run', 'more runs')}." if len(wrong) > 1 else ""
+    raise UsageError(
+        f"{str(cell.folder)!r} contains a run with other settings: {shown}.{more} Choose another --out, or the same settings."
+    )
+
+
+def differences(cell: Cell) -> list[str]:
+    """List the settings of the existing run that would change the result and differ from the wanted ones."""
+    there = absolute(read_config(cell.folder, {}))  # earlier versions stored relative paths
+    before, wanted = (flat(identity(config)) | {"precision": config.machine.precision} for config in (there, cell.config))
+    names = sorted(before.keys() | wanted.keys())
+    return [
+        f"{name.removeprefix('hyper.')} is {before.get(name)} instead of {wanted.get(name)}"
+        for name in names
+        if before.get(name) != wanted.get(name)
+    ]
+
+
+class Grid:
+    """The file OUT/compare.json: the commands that were given, the runs, and the reasons of failures."""
+
+    def __init__(self, folder: Path, cells: Sequence[Cell], command: Sequence[str]) -> None:
+        self.folder, self.cells = folder, cells
+        before = self.read(folder)
+        self.commands = [*(old for old in before.get("commands", []) if old != list(command)), list(command)]
+        self.known: dict[str, Any] = before.get("cells", {})
+        self.failures: dict[str, str] = before.get("failures", {})
+
+    @staticmethod
+    def read(folder: Path) -> dict[str, Any]:
+        """Read the file; returns {} if it does not exist."""
+        path = folder / GRID
+        if not path.exists():
+            return {}
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+            if content["version"] == VERSION:
+                return content
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{str(path)!r} is damaged or was not written by amgc compare ({error!r}); move it away.") from error
+        raise RunError(f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}.")
+
+    def write(self, failures: dict[Cell, str]) -> None:
+        """Write the runs of this command and of earlier ones, and the failures of this command."""
+        names = {cell: cell.folder.relative_to(self.folder).as_posix() for cell in self.cells}
+        for cell, name in names.items():
+            self.known[name] = {"method": cell.method, "data": cell.data, "tasks": cell.tasks, "seed": cell.seed}
+            self.failures.pop(name, None)
+        self.failures |= {names[cell]: reason for cell, reason in failures.items()}
+        content = {"version": VERSION, "commands": self.commands, "cells": self.known, "failures": self.failures}
+        write_json(self.folder / GRID, content)

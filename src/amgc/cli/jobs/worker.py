@@ -1,0 +1,99 @@
+"""Execute one run of a comparison, in any process: a local one, a Ray worker or a Slurm node.
+
+`python -m amgc.cli.jobs.worker JSON` executes a job. A job can be repeated: it resumes the run in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from amgc.cli.errors import FAILED, reported
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to execute. Its fields are plain values because the worker may be on another machine that shares the files."""
+
+    folder: str  # of the run; contains plan.json
+    log: str  # file for the output of the job
+    start: str | None  # folder of the run whose training of task 1 is reused
+    cwd: str
+    environment: dict[str, str]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def work(job: Job) -> int:
+    """Execute the job in this process. Returns the exit code of `amgc resume`."""
+    os.environ.update(job.environment)  # before torch is imported
+    os.chdir(job.cwd)
+    with reported() as outcome:
+        try:
+            from amgc.cli.plan import Plan, resume_plan
+            from amgc.cli.progress import console
+
+            plan = Plan.read(Path(job.folder))
+            (config,) = plan.configs.values()
+            machine = asdict(config.machine) | ({} if job.start is None else {"start": job.start})
+            outcome.code = resume_plan(plan, console(), machine, quiet=True, summary=False)
+        except Exception as error:
+            from amgc.cli.errors import exit_code
+
+            if exit_code(error) is not None:
+                raise  # reported as one message
+            traceback.print_exc()  # a bug, possibly in a user's method; the worker must survive it
+            outcome.code = FAILED
+    return outcome.code
+
+
+def logged_work(job: Job) -> int:
+    """Execute the job in a process that another program started, with the output redirected to the job's log."""
+    with _printing_to(Path(job.log)):
+        return work(job)
+
+
+@contextmanager
+def _printing_to(path: Path) -> Iterator[None]:
+    """Append the output of Python and of native libraries to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    streams = sys.stdout, sys.stderr
+    with path.open("a") as file:
+        try:
+            for number in (1, 2):
+                os.dup2(file.fileno(), number)
+            sys.stdout = sys.stderr = file  # they may not use the descriptors
+            yield
+        finally:
+            file.flush()
+            sys.stdout, sys.stderr = streams
+            for number, descriptor in zip((1, 2), kept, strict=True):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+
+
+def end_with_parent() -> None:
+    """Let this process save a checkpoint and stop if its parent is killed (on Linux only)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def main(arguments: Sequence[str]) -> int:
+    end_with_parent()
+    return work(Job(**json.loads(arguments[0])))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""HTML of the report page: templates with escaped values, and tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from amgc.report.groups import MethodRuns, percent_spread
+from amgc.report.plot import COLOURS
+from amgc.report.svg import swatch
+from amgc.report.table import Table
+from amgc.text import percent, shorten
+
+# The colours for dark mode; white replaces black.
+DARK = ("#4BA6DD", "#F0803C", "#2BC49A", "#E39CC4", "#F0B640", "#8FD0F5", "#F2F2F2")
+# Control characters, characters that reverse the direction of text, and surrogates (from undecodable file names).
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Fill in a Jinja template; values that are not Markup are escaped.
+
+    The macros of templates/parts.html are available as `parts`: `parts.table(table)`, `parts.method(runs)`, …
+
+    >>> render("<p>{{ name }}: {{ percent(share) }} %</p>", name="a < b", share=0.5)
+    Markup('<p>a &lt; b: 50.0 %</p>')
+    """
+    return Markup(environment().from_string(template).render(parts=_parts(), **values))
+
+
+def html_table(table: Table, main: bool = False, classes: Mapping[int, str] | None = None) -> Markup:
+    """Write a table as HTML, with its title as the caption. Cells that are Markup are not escaped.
+
+    A `main` table has full width and a hidden caption. `classes` are CSS classes of columns by index.
+    """
+    return Markup(_parts().table(table, main, classes or {}))
+
+
+def bar(text: str, widths: Sequence[float], error: tuple[float, float] | None = None) -> Markup:
+    """Return a cell with a number and a bar. `widths` of its parts and the ends of the `error` bar are in percent."""
+    return Markup(_parts().bar(text, widths, error))
+
+
+def method_cell(method: MethodRuns) -> Markup:
+    """Return the name of a method with its marker."""
+    return Markup(_parts().method(method))
+
+
+def without_forbidden(text: str) -> str:
+    """Replace characters that are not allowed in HTML or that reverse text; class names may contain them.
+
+    >>> without_forbidden("a\\x1bb\\u202ec\\udcff\\n")
+    'a?b?c?\\n'
+    """
+    return FORBIDDEN.sub("?", text)
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {
+        "swatch": swatch,
+        "shorten": shorten,
+        "spread": percent_spread,
+        "percent": percent,
+        "light": COLOURS,
+        "dark": DARK,
+    }
+    return made
+
+
+@cache
+def _parts() -> Any:
+    return environment().get_template("parts.html").module
