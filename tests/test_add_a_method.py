@@ -14,7 +14,7 @@ import torch
 from amgc.cli.main import main
 from amgc.engine.run import run
 from amgc.methods import registry
-from amgc.methods.contract import Plain, Task
+from amgc.methods.contract import PlainImages, Task
 from amgc.report import find_runs
 
 
@@ -51,8 +51,8 @@ def test_an_old_mean_moves_as_the_new_images_near_it_did() -> None:
     images, labels = torch.randn(7, 3, generator=generator), torch.tensor([2] * 7)
     means = torch.nn.functional.normalize(torch.randn(2, 4, generator=generator))
     made.means, made.old = means, old
-    made.study(
-        Task(1, range(2, 3)), Plain(lambda size: iter([(images[:5], labels[:5]), (images[5:], labels[5:])]), lambda x: x)
+    made.collect(
+        Task(1, range(2, 3)), PlainImages(lambda size: iter([(images[:5], labels[:5]), (images[5:], labels[5:])]), lambda x: x)
     )
     with torch.no_grad():
         before, after = (net(images).double().numpy() for net in (old, network))

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.core.calibration import Correction, sample_temperature
 from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.parameters import DeviceError, available, check_parameters, read_shrinkage
@@ -266,7 +266,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the classifier to one safetensors file: statistics, solution, parameters. No sample is in it."""
-        files.write(path, KIND, *self.packed())
+        tensor_files.write(path, KIND, *self.packed())
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """All of it as a JSON header and named tensors: what a file keeps."""
@@ -291,7 +291,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
         """Read what `save` wrote; `device` puts it elsewhere than where it was made."""
-        header, tensors = files.read(path, KIND)
+        header, tensors = tensor_files.read(path, KIND)
         try:
             return cls.from_packed(header, tensors, device)
         except DeviceError:

@@ -14,14 +14,16 @@ import pytest
 import tiny
 
 from amgc.engine import cost as cost_module
+from amgc.engine import run as run_module
 from amgc.engine import session as session_module
 from amgc.engine.checkpoint import read
-from amgc.engine.run import METRICS, resume, run
-from amgc.engine.session import CHECKPOINT, Session
+from amgc.engine.run import resume, run
+from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods import registry
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find, methods
+from amgc.runs.folder import CHECKPOINT, METRICS
 
 # Two epochs of three steps per task: in the middle of an epoch, at an epoch's end, at the end of the training.
 MOMENTS = [(0, 2), (0, 3), (0, 6), (1, 1), (1, 2), (1, 3), (1, 5), (2, 4), (2, 6)]
@@ -104,14 +106,14 @@ def _fail_in_end(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
 
 
 def _fail_in_evaluate(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
-    whole = Session.evaluate
+    whole = run_module.evaluate
 
-    def evaluate(self: Session, at: Task, see: Any) -> Any:
+    def evaluate(session: Session, at: Task, see: Any) -> Any:
         if at.index == task:
             raise AccidentError
-        return whole(self, at, see)
+        return whole(session, at, see)
 
-    patched.setattr(Session, "evaluate", evaluate)
+    patched.setattr(run_module, "evaluate", evaluate)
 
 
 def _fail_in_write(patched: pytest.MonkeyPatch, method: str, task: int) -> None:

@@ -9,11 +9,11 @@ import pytest
 from report.markup import Node, parse
 
 from amgc.report.groups import Spread
-from amgc.report.observed import Gaussian
 from amgc.report.page.heat import Heat, cell_place, heat_map
 from amgc.report.page.lines import Line, accuracy_chart
 from amgc.report.page.marks import marker, swatch
 from amgc.report.page.plane import Panel, ellipse, plane_panels
+from amgc.runs.observed import Gaussian
 
 LINES = [
     Line("steady", 0, [2, 4, 10], [Spread(0.9, None, 1), Spread(0.8, None, 1), Spread(0.75, None, 1)]),

@@ -14,7 +14,7 @@ from amgc.report import FORMATS, RunError, as_text, named_runs, paper_table
 from amgc.report.paper import NAMES, TABLES, departures, figures
 from amgc.report.paper_formats import as_csv, as_latex, as_markdown
 from amgc.report.paper_table import PaperTable
-from amgc.report.runs import load_run
+from amgc.runs import load_run
 
 TEN = (10,) * 10  # how the paper splits CIFAR-100 at T = 10
 TWENTY = (5,) * 20

@@ -235,11 +235,11 @@ def carry_out(given: Compare, folder: Path, works: Sequence[Work], command: Sequ
     from amgc.cli.jobs.board import Board, results
     from amgc.cli.jobs.cells import Grid
     from amgc.cli.progress import Quiet, console, stoppable
-    from amgc.engine.run import locked
+    from amgc.runs.folder import RunFolder
 
     screen, watch = console(), Quiet()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with RunFolder(folder).locked():
         grid = Grid(folder, [one.cell for one in works], command)
         if any(one.state != "done" for one in works):
             executor, threads = make_executor(given, folder)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from amgc.runs.folder import is_first_process
+
 FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
 PARENT = os.getppid()
 # By name, because the modules that define them may need torch, and a help text must not.
@@ -38,11 +40,6 @@ def check_text(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if not is_text(argument):
             raise UsageError(f"{argument!r} is not UTF-8, so a run's files cannot hold it; choose or make another name.")
-
-
-def is_first_process() -> bool:
-    """Whether this process speaks for all that compute together."""
-    return int(os.environ.get("LOCAL_RANK", 0)) == 0
 
 
 @contextmanager

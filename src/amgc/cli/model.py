@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     from amgc.cli.bars import plural
     from amgc.cli.errors import UsageError
     from amgc.cli.progress import console
-    from amgc.engine.takeover import model_from_run
+    from amgc.engine.model_from_run import model_from_run
 
     inside = sorted(path.parent.name for path in Path(given.run).glob("*/run.json"))
     if inside and not (Path(given.run) / "run.json").exists():

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc.cli.ending import show_ending
-from amgc.cli.errors import STOPPED, is_first_process
+from amgc.cli.errors import STOPPED
 from amgc.cli.progress import Quiet, Shown, stoppable
-from amgc.engine.config import Config, absolute_path
+from amgc.engine.config import Config, absolute_path, read_config
+from amgc.files import FileFormatError, write_json
 from amgc.methods.registry import find
 from amgc.report.plan import PLAN
+from amgc.runs.folder import RunFolder, is_first_process
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,18 +53,14 @@ class Plan:
         return replace(config, machine=replace(config.machine, start=absolute_path(self.place(self.giver))))
 
     def write(self) -> None:
-        from amgc.engine.run import write_json
-
         self.folder.mkdir(parents=True, exist_ok=True)
         content: dict[str, Any] = {"version": VERSION, "paper": self.paper, "giver": self.giver, "takers": self.takers}
-        write_json(self.folder / PLAN, content | {"runs": {name: config.to_json() for name, config in self.configs.items()}})
+        content["runs"] = {name: config.to_json() for name, config in self.configs.items()}
+        write_json(self.folder / PLAN, content)
 
     @classmethod
     def read(cls, folder: Path) -> Plan:
         """The plan of a folder; that of a run made without one is the run itself."""
-        from amgc.engine.run import read_config
-        from amgc.files import FileFormatError
-
         path = folder / PLAN
         if not path.is_file():
             config = read_config(folder, {})
@@ -128,10 +126,10 @@ def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[...
 
 def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False, ending: bool = True) -> int:
     """The runs of a plan that are not finished, from where they are; then, unless `ending` is false, what came out."""
-    from amgc.engine.run import RUN, resume, run
+    from amgc.engine.run import resume, run
 
     shown = Quiet() if quiet or not is_first_process() else Shown(console)
-    begun = {name for name in plan.configs if (plan.place(name) / RUN).exists()}  # now: several processes must agree
+    begun = {name for name in plan.configs if RunFolder(plan.place(name)).exists}  # now: several processes must agree
     unfinished = [name for name in plan.configs if name not in begun or not is_finished(plan.place(name))]
 
     def work() -> bool:

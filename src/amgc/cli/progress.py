@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from amgc.cli.errors import is_first_process, say
+from amgc.cli.errors import say
 from amgc.engine.watch import Progress, Stopped, Watch
 from amgc.methods.contract import Task
 from amgc.report.details import time_text
 from amgc.report.table import percent, printable
+from amgc.runs.folder import is_first_process
 
 if TYPE_CHECKING:
     from amgc.engine.cost import Cost

@@ -9,11 +9,11 @@ from itertools import count
 from pathlib import Path
 
 from amgc.cli.ending import GRID
-from amgc.cli.errors import UsageError, check_text, is_first_process
+from amgc.cli.errors import UsageError, check_text
 from amgc.cli.flags import SPLIT, Parsed, parse
 from amgc.report.plan import PLAN
+from amgc.runs.folder import FIRST_TASK, RUN, is_first_process
 
-FIRST_TASK = "task-1.safetensors"  # engine.session has the name too, and torch
 FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which folder it chose
 
 
@@ -72,8 +72,8 @@ def check_start(parsed: Parsed) -> None:
 
 
 def holds_run(folder: Path) -> bool:
-    named = any((folder / name).exists() for name in (PLAN, GRID, "run.json"))
-    return named or any(folder.glob("*/run.json"))
+    named = any((folder / name).exists() for name in (PLAN, GRID, RUN))
+    return named or any(folder.glob(f"*/{RUN}"))
 
 
 def paper(parsed: Parsed) -> dict[str, dict[str, float]]:

@@ -128,7 +128,7 @@ class AMGC(Method[AMGCHyper]):
         if self.running is not None and self.hyper.reset == "epoch":
             self.running.reset()
 
-    def settled(self, counts: Sequence[int]) -> bool:
+    def may_save(self, counts: Sequence[int]) -> bool:
         several = torch.tensor(counts, device=self.device) > 1  # the mean of a class of one image is never anything else
         return self.running is None or not bool((several & (self.running.count == 1)).any())
 

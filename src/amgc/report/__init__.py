@@ -2,14 +2,13 @@
 
 from amgc.report.details import details
 from amgc.report.groups import Group, Spread, grouped, named_runs
-from amgc.report.metrics import DEFINITIONS, Metrics
-from amgc.report.observed import Observed, load_observed
 from amgc.report.paper_formats import FORMATS, as_text
 from amgc.report.paper_table import PaperTable, paper_table
 from amgc.report.plot import plot_accuracy
-from amgc.report.runs import RunError, RunRecord, find_runs, labels, load_run
 from amgc.report.table import accuracy_table, markdown_table
 from amgc.report.writing import whole_file
+from amgc.runs import DEFINITIONS, Metrics, RunError, RunRecord, find_runs, labels, load_run
+from amgc.runs.observed import Observed, load_observed
 
 __all__ = [
     "DEFINITIONS",

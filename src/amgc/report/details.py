@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from amgc.report.runs import RunRecord
 from amgc.report.table import DASH, WIDTH, accuracy_table, evenly, grid, meanings, percent, printable
+from amgc.runs import RunRecord
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

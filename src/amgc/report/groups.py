@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amgc.report.runs import RunError, RunRecord, find_runs, flat
+from amgc.runs import RunError, RunRecord, find_runs, flat
 
 # Where and how a run computed, and where its data lay: no part of what was run.
 ELSEWHERE = ("machine.", "data_options.root")

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from amgc.report.groups import Group, Spread, grouped, short_name
-from amgc.report.metrics import DEFINITIONS
 from amgc.report.paper import NAMES, TABLES, departures, figures, sizes_of
-from amgc.report.runs import RunError, RunRecord
 from amgc.report.table import percent
+from amgc.runs import DEFINITIONS, RunError, RunRecord
 
 METRICS = ("LA", "AIA")
 BOUND = "joint"  # sees all old data again: no competitor of the others

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.report.metrics import DEFINITIONS
-from amgc.report.runs import RunRecord, labels
 from amgc.report.table import percent, printable
 from amgc.report.writing import whole_file
+from amgc.runs import DEFINITIONS, RunRecord, labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from amgc.report.metrics import DEFINITIONS
-from amgc.report.runs import RunRecord, labels
+from amgc.runs import DEFINITIONS, RunRecord, labels
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

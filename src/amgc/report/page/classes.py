@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amgc.report.observed import Margins, Plane
 from amgc.report.page.entries import Entry
-from amgc.report.runs import RunRecord
+from amgc.runs import RunRecord
+from amgc.runs.observed import Margins, Plane
 
 
 @dataclass(frozen=True)

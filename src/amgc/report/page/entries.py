@@ -9,11 +9,10 @@ from functools import cached_property
 
 from amgc.report.details import sizes_text
 from amgc.report.groups import Group, Spread, grouped, short_name
-from amgc.report.metrics import Metrics
-from amgc.report.observed import Observed, load_observed
 from amgc.report.page.lines import Line
 from amgc.report.plan import paper_figures
-from amgc.report.runs import RunError, RunRecord
+from amgc.runs import Metrics, RunError, RunRecord
+from amgc.runs.observed import Observed, load_observed
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import Any
 from markupsafe import Markup
 
 from amgc.report.groups import Spread
-from amgc.report.observed import Margins, Plane
 from amgc.report.page.bars import class_bars
 from amgc.report.page.classes import Confusion, class_margins, confusion, planes
 from amgc.report.page.entries import Entry, Stream
 from amgc.report.page.heat import NAMED, NUMBERED, Heat, cell_place, heat_map
 from amgc.report.page.plane import Panel, plane_panels
-from amgc.report.runs import RunRecord
 from amgc.report.table import DASH, evenly
+from amgc.runs import RunRecord
+from amgc.runs.observed import Margins, Plane
 
 PANELS = 6  # tasks that Figure 1 shows
 PAIRS = 10  # confused pairs that are listed

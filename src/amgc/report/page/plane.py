@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from amgc.report.observed import Gaussian, Matrix, Point
 from amgc.report.page.marks import drawing, number, tag
+from amgc.runs.observed import Gaussian, Matrix, Point
 
 SIDE = 250.0  # pixels of a panel's longer side
 FLATTEST = 0.6  # a panel's shorter side, in its longer one

@@ -8,12 +8,12 @@ from typing import Any
 
 from amgc.report.details import bytes_text, time_text
 from amgc.report.groups import Spread
-from amgc.report.metrics import DEFINITIONS, Metrics
 from amgc.report.page.entries import Stream
 from amgc.report.page.heat import Heat, heat_map
 from amgc.report.page.lines import accuracy_chart, balance_chart, percent_spread
 from amgc.report.page.per_class import confused, margins, moving
 from amgc.report.table import DASH, evenly, percent
+from amgc.runs import DEFINITIONS, Metrics
 
 MATRIX = 20  # tasks that a task × task map shows
 OLD, NEW = 0, 1  # the looks of old and new classes

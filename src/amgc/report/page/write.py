@@ -20,9 +20,9 @@ from amgc.report.page.lines import percent_spread
 from amgc.report.page.marks import short, swatch
 from amgc.report.page.sections import sections
 from amgc.report.plot import COLOURS
-from amgc.report.runs import RunError, RunRecord, flat
 from amgc.report.table import DASH, percent
 from amgc.report.writing import whole_file
+from amgc.runs import RunError, RunRecord, flat
 
 # The same hues on a dark ground; white is what black is on a light one.
 DARK = ("#4BA6DD", "#F0803C", "#2BC49A", "#E39CC4", "#F0B640", "#8FD0F5", "#F2F2F2")

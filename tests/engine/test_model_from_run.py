@@ -13,9 +13,9 @@ import tiny
 import torch
 
 from amgc.data import Dataset, load
+from amgc.engine.model_from_run import model_from_run
 from amgc.engine.run import run
 from amgc.engine.session import Session
-from amgc.engine.takeover import model_from_run
 from amgc.engine.watch import Watch
 from amgc.methods.registry import methods
 from amgc.methods.ssre import SSRE
@@ -32,10 +32,10 @@ def finished(
     config = tiny.config(method, **changes)
     run(config, tmp_path / "run", dataset=dataset)
     session = Session(config, tmp_path / "run", Watch(), dataset)
-    session.resume()
+    session.checkpoints.restore()
     images = session.stream.test(len(session.stream) - 1)
     with torch.no_grad():
-        scores = torch.cat([session.method.scores(features) for features, _ in session.plain_features(images)])
+        scores = torch.cat([session.method.scores(features) for features, _ in session.features.extract(images)])
     pixels = images.take(torch.arange(len(images))).numpy()
     return tmp_path / "run", pixels[:, 0], scores.double(), list(session.stream.class_names)
 
