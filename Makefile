@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-cpus check bench clean
+.PHONY: help run test test-all test-cpus check docs bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -27,6 +27,10 @@ check: .venv/.dev ## style, format, types, direction of imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy src
 	@$(BIN)/lint-imports --no-logo
+
+docs: .venv/.dev ## the documentation as a website, build/site/index.html; warnings are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@echo "build/site/index.html"
 
 bench: .venv/.dev ## every benchmark in turn (slow), then the pages; keep the machine otherwise idle
 	@for script in benchmarks/*.py; do \

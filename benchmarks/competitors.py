@@ -29,9 +29,9 @@ from amgc.runs import RunRecord
 SEEDS = (1993, 1994, 1995)
 FROZEN = {name: (name, ()) for name in ("ncm", "fetril", "fecam", "lda", "acil", "ds-al", "ranpac")}
 FROZEN |= {
-    "amgc-freeze": ("amgc", ("--freeze",)),
-    "amgc-freeze-equal": ("amgc", ("--freeze", "--balance", "per_class")),
-    "dbgc-freeze-equal": ("dbgc", ("--freeze", "--balance", "per_class")),
+    "amgc-freeze": ("amgc-exact", ()),
+    "amgc-freeze-equal": ("amgc-exact", ("--balance", "per_class")),
+    "dbgc-freeze-equal": ("amgc-exact", ("--margin", "0", "--balance", "per_class")),
 }
 TRAINED = {name: (name, ()) for name in ("finetune", "amgc", "ewc", "lwf", "ssre", "pass", "il2a", "joint")}
 WIDE = {"acil": ("--expansion", "2048"), "ds-al": ("--expansion", "2048"), "ranpac": ("--projections", "2048")}

@@ -11,12 +11,12 @@ from amgc.methods import registry
 from amgc.methods.registry import Entry, find
 
 PAGE = Path(__file__).parents[1] / "docs" / "add-a-method.md"
-NAME = "sdc"
+NAME = "elwf"
 
 
 def code() -> str:
-    """What is to be saved as sdc.py."""
-    found = re.search(r"^```python\n(# sdc\.py\n.*?)^```", PAGE.read_text(), flags=re.M | re.S)
+    """What is to be saved as elwf.py."""
+    found = re.search(r"^```python\n(# elwf\.py\n.*?)^```", PAGE.read_text(), flags=re.M | re.S)
     assert found
     return found[1]
 
@@ -25,7 +25,7 @@ def code() -> str:
 def entry() -> Entry:
     """The method, registered nowhere: tests of all that are registered do not meet it unless they want to."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sdc.py"
+        path = Path(folder) / "elwf.py"
         path.write_text(code())
         found = find(str(path))
     del registry._ENTRIES[found.name]

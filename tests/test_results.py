@@ -76,18 +76,20 @@ def test_what_is_missing_or_ambiguous_is_an_error_and_no_figure(modules, ask) ->
         ask(modules[0].Kept(SAMPLE))
 
 
-def test_the_readme_claims_what_was_measured_with_the_preset(modules, monkeypatch) -> None:
+def test_the_readmes_table_has_the_kept_figures(modules, monkeypatch) -> None:
     results = modules[1]
-    line = "amgc run fast-cifar100-t10   # the same without training: anything\n"
-    monkeypatch.setattr(results, "fast", lambda filters: {"1600": {"LA": "61.6", "seconds": "181"}}[filters])
-    made = results.readme(f"before\n{line}after\n")
-    assert made.splitlines() == [
-        "before",
-        "amgc run fast-cifar100-t10   # the same without training: 62 % (the paper's best: 36 %), in 4 minutes",
-        "after",
-    ]
-    with pytest.raises(LookupError, match=r"README.md has 2 lines"):
-        results.readme(2 * line)
+    row = {"LA": "61.6", "AIA": "70.1", "seconds": "181", "peak GB": "5.0"}
+    monkeypatch.setattr(results, "fast", lambda filters: row)
+    lines = ["800 filters, T = 10: LA, AIA", "  amgc   56.2  65.9   (abc)", "  lda   55.0  64.0   (abc)"]
+    monkeypatch.setattr(results, "kept", lambda name: modules[0].Kept("\n".join(lines)))
+    place = "<!-- Made by benchmarks/results.py -->\nold\n<!-- End -->\n"
+    made = results.readme(f"before\n{place}after\n")
+    assert "| the paper's AMGC | 36.2 | 51.7 |" in made and "old" not in made
+    assert "| **ours, 2,400 filters** | **61.6** | **70.1** | **no training, 4 minutes, two CPU cores, 5.0 GB** |" in made
+    assert "| plain `lda` on the same 800 filters | 55.0 | 64.0 |" in made
+    assert results.headline_plot().count("<rect") == 8
+    with pytest.raises(LookupError, match=r"README.md has 2 places"):
+        results.readme(2 * place)
 
 
 def test_check_says_which_page_is_stale(modules, monkeypatch, tmp_path, capsys) -> None:

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from amgc.api import Runs, compare, load_run, run
     from amgc.core.covariance import Covariances, LowRank, enlarge
     from amgc.core.losses import (
         amarx_loss,
-        amarx_margin_form,
         distribution_loss,
         margins,
         pairwise_margins,
@@ -31,12 +31,15 @@ __all__ = [
     "Head",
     "LowRank",
     "Model",
+    "Runs",
     "amarx_loss",
-    "amarx_margin_form",
+    "compare",
     "distribution_loss",
     "enlarge",
+    "load_run",
     "margins",
     "pairwise_margins",
+    "run",
     "sample_loss",
     "soft_margin_loss",
     "solve_head",
@@ -44,10 +47,10 @@ __all__ = [
 
 # Names are imported when first used: torch alone takes over a second, which a command's --help must not cost.
 _HOMES = {
+    "amgc.api": ("Runs", "compare", "load_run", "run"),
     "amgc.core.covariance": ("Covariances", "LowRank", "enlarge"),
     "amgc.core.losses": (
         "amarx_loss",
-        "amarx_margin_form",
         "distribution_loss",
         "margins",
         "pairwise_margins",

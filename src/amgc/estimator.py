@@ -65,6 +65,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     classes_ : ndarray, the labels seen so far, sorted.
     statistics_ : ClassStatistics, all that is remembered of the data; its classes are in order of arrival.
     coef_, intercept_ : the linear classifier, (n_classes, n_features) and (n_classes,), in the order of `classes_`.
+        Solved for the loss (`head_.gap`): without shrinkage, coefficients of features that hardly ever vary are not determined.
     temperature_ : float, by which scores are divided in `predict_proba`.
     margins_ : ndarray (n_classes,), m_k of the paper for each of `classes_`, with the regularised covariances that the
         classifier was solved with; 0 for classes that are not enlarged.

@@ -253,8 +253,8 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(here, capsys):
     assert main(["compare", "amgc", "lda", *DIGITS, "--seeds", "2", "--dry-run", "--jobs", "2"]) == 0
     told = capsys.readouterr().out
     assert "amgc, digits, T = 2, seed 1993: done\n" in told
-    assert re.search(r"^lda, digits, T = 2, seed 1994: new: about \d+ s$", told, re.MULTILINE)
-    assert re.search(r"^1 of 4 runs done; the others: about \d+ s, about \d+ s with 2 at a time$", told, re.MULTILINE)
+    assert re.search(r"^lda, digits, T = 2, seed 1994: new: about [\d.]+ s$", told, re.MULTILINE)
+    assert re.search(r"^1 of 4 runs done; the others: about [\d.]+ s, about [\d.]+ s with 2 at a time$", told, re.MULTILINE)
     assert {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()} == before
 
 

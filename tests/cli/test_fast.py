@@ -1,4 +1,4 @@
-"""`--features patches`: the closed form without a preset, the fast presets, and anybody's images with the defaults."""
+"""The fast presets: patches and the closed form, also on images of any size and kind."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from PIL import Image
 from amgc.cli import presets
 from amgc.cli.flags import parse
 from amgc.cli.main import main
-from amgc.methods.registry import find
+from amgc.methods.registry import find, methods
 
-SOLVED = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": None}
+FAST = [name for name in presets.names() if name.startswith("fast-")]
 
 
 def hyper(*arguments: str) -> dict[str, object]:
@@ -22,41 +22,41 @@ def hyper(*arguments: str) -> dict[str, object]:
     return vars(config.hyper) | {"epochs": (config.hyper.first.epochs, config.hyper.later.epochs)}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["cifar100", "--features", "patches"],
-        ["--data", "cifar100", "--features=patches", "--method", "dbgc"],
-        ["digits", "--features", "patches", "--method", "amgc"],  # whose preset is for a network that trains
-        ["fast-cifar100-t10"],
-        ["fast-folder", "--data", "folder:photos"],
-    ],
-)
-def test_on_patches_amgc_is_solved_in_closed_form(arguments: list[str]) -> None:
-    found = hyper(*arguments)
-    assert {name: found[name] for name in (*SOLVED, "epochs")} == SOLVED | {"epochs": (0, 0)}
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_preset_is_the_closed_form_and_trains_nothing(name: str) -> None:
+    assert presets.named(name).methods == ("amgc-closed",)
+    found = hyper(name, "--data", "folder:photos") if name == "fast-folder" else hyper(name)
+    assert (found["ridge"], found["epochs"]) == (None, (0, 0))
 
 
-def test_on_a_network_it_is_the_papers() -> None:
-    assert hyper("cifar100") == hyper("cifar100", "--features", "resnet18") != hyper("cifar100", "--features", "patches")
-    assert hyper("fast-cifar100-t10", "--features", "resnet18")["epochs"] == (400, 200)
+def test_neither_features_nor_the_command_line_change_a_method() -> None:
+    assert hyper("cifar100") == hyper("cifar100", "--features", "resnet18") == hyper("cifar100", "--features", "patches")
+    assert hyper("fast-cifar100-t10") == hyper("fast-cifar100-t10", "--features", "resnet18")
 
 
-def test_what_is_said_wins() -> None:
-    found = hyper("cifar100", "--features", "patches", "--margin", "0.2", "--later.epochs", "3", "--ridge", "0.1")
-    assert (found["margin"], found["ridge"], found["epochs"]) == (0.2, 0.1, (0, 3))
+def test_a_flag_overrides_the_preset() -> None:
+    found = hyper("fast-cifar100-t10", "--first.epochs", "3", "--ridge", "0.1")
+    assert (found["ridge"], found["epochs"]) == (0.1, (3, 0))
 
 
-@pytest.mark.parametrize("method", ["lda", "ncm", "fecam", "acil", "ds-al", "ranpac"])
-def test_methods_of_a_frozen_network_train_nothing(method: str) -> None:
-    assert hyper("cifar100", "--features", "patches", "--method", method)["epochs"] == (0, 0)
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("method", ["amgc-exact", "lda", "ncm", "fecam", "acil", "ds-al", "ranpac"])
+def test_methods_of_a_frozen_network_train_nothing(method: str, name: str) -> None:
+    data = ["--data", "folder:photos"] if name == "fast-folder" else []
+    assert hyper(name, "--method", method, *data)["epochs"] == (0, 0)
+
+
+def test_the_list_of_methods_that_train_nothing_is_complete() -> None:
+    """Those of a frozen network, but for FeTrIL, which trains a classifier."""
+    frozen = {name for name, entry in methods().items() if not entry.hyper.later.epochs}
+    assert all(set(presets.named(name).only) == frozen for name in FAST)
 
 
 @pytest.mark.parametrize("method", ["finetune", "fetril"])
-def test_methods_that_train_a_head_do_it_as_ever(method: str) -> None:
+def test_methods_that_train_a_head_keep_their_epochs(method: str) -> None:
     own = find(method).hyper
     epochs = own.first.epochs, own.later.epochs
-    assert hyper("cifar100", "--features", "patches", "--method", method)["epochs"] == epochs != (0, 0)
+    assert hyper("fast-cifar100-t10", "--method", method)["epochs"] == epochs != (0, 0)
 
 
 def test_patch_sizes_are_a_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,15 +67,15 @@ def test_patch_sizes_are_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert config.features_options == {}
     with pytest.raises(SystemExit):
         parse(["cifar100", "--features", "patches", "--help"])
-    assert "patches do not train" in capsys.readouterr().out
+    assert "--features.sizes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("fast-")])
+@pytest.mark.parametrize("name", FAST)
 def test_a_fast_preset_has_the_papers_figures_where_the_paper_has_them(name: str) -> None:
     fast, rival = presets.named(name), name.replace("fast-", "paper-")
     assert fast.features == "patches"
     paper = presets.named(rival).paper if rival in presets.names() else {}
-    assert fast.paper == {method: figures for method, figures in paper.items() if method in fast.methods}
+    assert fast.paper == ({"amgc-closed": paper["amgc"]} if paper else {})
 
 
 def accuracy(folder: Path) -> float:
@@ -84,7 +84,7 @@ def accuracy(folder: Path) -> float:
 
 
 def test_digits_with_the_defaults(tmp_path: Path) -> None:
-    assert main(["run", "--data", "digits", "--features", "patches", "--tasks", "5", "--out", str(tmp_path), "--quiet"]) == 0
+    assert main(["run", "fast-digits", "--out", str(tmp_path), "--quiet"]) == 0
     assert accuracy(tmp_path) > 0.95
 
 
@@ -100,8 +100,8 @@ def test_grey_images_of_28_pixels(tmp_path: Path) -> None:
     splits = {"train": np.repeat(np.arange(4), 12), "test": np.repeat(np.arange(4), 5)}
     arrays = {f"{split}_x": np.stack([stripes(label, 28, rng) for label in labels]) for split, labels in splits.items()}
     np.savez(tmp_path / "grey.npz", **arrays, **{f"{split}_y": labels for split, labels in splits.items()})
-    arguments = ["--features", "patches", "--features.filters", "24", "--tasks", "2", "--quiet"]
-    assert main(["run", f"npz:{tmp_path / 'grey.npz'}", *arguments, "--out", str(tmp_path / "run")]) == 0
+    arguments = ["--data", f"npz:{tmp_path / 'grey.npz'}", "--features.filters", "24", "--tasks", "2", "--quiet"]
+    assert main(["run", "fast-folder", *arguments, "--out", str(tmp_path / "run")]) == 0
     assert accuracy(tmp_path / "run") > 0.9
 
 

@@ -64,8 +64,8 @@ def test_phases_that_differ_between_methods_stay_apart_unless_a_flag_is_given():
 
 
 def test_one_methods_hyper_parameters_have_no_prefix():
-    config = only(["digits", "--method", "amgc", "--margin", "0.1", "--freeze", "--later.extractor-lr", "1e-5"])
-    assert (config.hyper.margin, config.hyper.freeze, config.hyper.later.extractor_lr) == (0.1, True, 1e-5)
+    config = only(["digits", "--method", "amgc", "--margin", "0.1", "--balance", "per_class", "--later.extractor-lr", "1e-5"])
+    assert (config.hyper.margin, config.hyper.balance, config.hyper.later.extractor_lr) == (0.1, "per_class", 1e-5)
 
 
 def test_paths_are_absolute_so_that_a_run_can_be_resumed_from_anywhere():
@@ -80,8 +80,8 @@ def test_paths_are_absolute_so_that_a_run_can_be_resumed_from_anywhere():
 
 
 def test_none_is_a_value_like_others():
-    config = only(["digits", "--method", "amgc", "--freeze", "--covariance", "shared", "--ridge", "None"])
-    assert config.hyper.ridge is None
+    assert only(["digits", "--method", "amgc-closed", "--ridge", "0.1"]).hyper.ridge == 0.1
+    assert only(["digits", "--method", "amgc-closed", "--ridge", "None"]).hyper.ridge is None
     assert only(["digits", "--method", "lda", "--shrinkage", "None"]).hyper.shrinkage is None
     name = preset('methods = ["amgc"]\n[machine]\nfeature_cache = "rows"\n')
     assert only([name, "--feature-cache", "None"]).machine.feature_cache is None
@@ -98,9 +98,9 @@ def test_none_is_refused_where_it_is_no_value(flag, capsys):
 
 
 def test_help_spells_none_as_it_is_typed_and_only_where_it_can_be(capsys):
-    assert main(["run", "--method", "amgc", "lda", "--help"]) == 0
+    assert main(["run", "--method", "amgc-closed", "lda", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--amgc.ridge {None}|FLOAT" in told and "solved; None, if" in told and "None: towards" in told
+    assert "--amgc-closed.ridge {None}|FLOAT" in told and "None: a share of each" in told and "None: towards" in told
     assert "--first.epochs INT" in told and "--first.schedule {cosine,step,constant}" in told
     assert main(["resume", "--help"]) == 0
     assert "{None}" not in capsys.readouterr().out

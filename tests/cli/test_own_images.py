@@ -38,10 +38,10 @@ def taught() -> str:
 def test_classes_are_learned_from_folders_and_predicted(capsys):
     assert main(["learn", "model", folder("photos", "cat", "dog"), *QUICK]) == 0
     told = capsys.readouterr().out
-    assert re.match(r"Learned 2 classes from 24 pictures in [\d.]+ s \(\d+ pictures/s\); 2 classes known. No picture", told)
+    assert re.match(r"Learned 2 classes from 24 images in [\d.]+ s \(\d+ images/s\); the model has 2 classes\. No image", told)
     assert main(["learn", "model", folder("more", "owl"), folder("again", "cat", count=5, seed=1)]) == 0
     told = capsys.readouterr().out
-    assert "Learned 2 classes from 17 pictures" in told and "now from more pictures: cat" in told
+    assert "Learned 2 classes from 17 images" in told and "images added: cat" in told
     assert Model.open("model").classes == {"cat": 17, "dog": 12, "owl": 12}
     assert main(["predict", "model", "photos/dog/0 0.png", "--top", "2"]) == 0
     told = capsys.readouterr().out
@@ -83,8 +83,8 @@ def test_unreadable_pictures_are_counted_in_learning_and_told_in_predicting(caps
     assert main(["learn", "model", "photos", *QUICK]) == 0
     told = capsys.readouterr().out
     assert (
-        "1 picture could not be used:\n  photos/cat/text.jpg: it is none of" in told
-        and "Left out: photos/empty (no pictures)" in told
+        "1 image could not be used:\n  photos/cat/text.jpg: it is none of" in told
+        and "Left out: photos/empty (no images)" in told
     )
     assert main(["predict", "model", "photos/cat"]) == 1
     said = capsys.readouterr()
@@ -96,20 +96,20 @@ def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught
     Path("flat").mkdir()
     folder("split/train", "cat"), folder("split/test", "cat")
     for arguments, said in (
-        (["learn", "model"], "name at least one folder"),
+        (["learn", "model"], "specify at least one folder"),
         (["learn", "model", "nowhere"], "there is no folder 'nowhere'"),
         (["learn", "model", "flat"], "no sub-folders"),
         (["learn", "model", "photos", "--filters", "9"], "--filters can only be chosen for a new one"),
-        (["learn", "other", "photos", "--features", "resnet99"], "no extractor and no file 'resnet99'"),
+        (["learn", "other", "photos", "--features", "resnet99"], "no extractor, file or model 'resnet99'"),
         (["learn", "other", "photos", "--weights", "any.pth"], "patches have no weights"),
         (["learn", "other", "photos", "--size", "100000"], "size must be from 8 to 2048"),
         (
             ["learn", "other", "split"],
-            "which are no classes but have some; name one of them, such as 'split/train'",
+            "are not classes; specify one of them, such as 'split/train'",
         ),
         (["predict", "nowhere", "photos"], "there is no model in 'nowhere'"),
-        (["predict", "model"], "name at least one picture"),
-        (["forget", "model", "owl"], "knows no class 'owl'; it knows 'cat', 'dog'"),
+        (["predict", "model"], "specify at least one image"),
+        (["forget", "model", "owl"], "has no class 'owl'; its classes are 'cat', 'dog'"),
         (["merge", "model", "-o", "x"], "at least two models"),
         (["info", "nowhere"], "there is no model"),
         (["evaluate", "model", "nowhere"], "there is no folder"),
@@ -127,13 +127,13 @@ def test_a_first_lesson_that_fails_leaves_nothing_and_can_be_given_again(capsys,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("amgc.model.lesson.joined", stop)
+        patch.setattr("amgc.model.changes.learn", stop)
         assert main(["learn", "model", "photos", *QUICK]) == 130
     assert not Path("model").exists()
     assert main(["learn", "model", "photos", *QUICK]) == 0
     before = Model.open("model").info().generation
     with monkeypatch.context() as patch:
-        patch.setattr("amgc.model.lesson.joined", stop)
+        patch.setattr("amgc.model.changes.learn", stop)
         assert main(["learn", "model", folder("more", "owl")]) == 130
     assert Model.open("model").info().generation == before, "a model that was there stays"
 
@@ -158,7 +158,7 @@ def test_what_was_not_learned_is_said(capsys):
     Image.new("RGB", (16, 16)).save("photos/loose.png")
     assert main(["learn", "model", "photos", "--features", "convnet"]) == 0
     told = capsys.readouterr().out
-    assert "none of its pictures could be used: bad" in told and "photos (1 pictures beside the sub-folders)" in told
+    assert "none of their images could be used: bad" in told and "photos (1 image outside sub-folders)" in told
     assert "The weights of convnet are random" in told
 
 
@@ -180,10 +180,13 @@ def test_an_evaluation_without_a_known_class_is_valid_json(taught, capsys):
 
 def test_a_class_is_forgotten_and_info_says_what_is_left(taught, capsys):
     assert main(["forget", taught, "cat"]) == 0
-    assert "Forgot 'cat'; 1 class known. Its part of the covariance that all classes share" in capsys.readouterr().out
+    assert (
+        "Forgot 'cat'; the model has 1 class. Its contribution to the covariance shared by all classes"
+        in capsys.readouterr().out
+    )
     assert main(["info", taught]) == 0
     told = capsys.readouterr().out
-    for text in ("1 class from 12 pictures", "patches, 48 features, of pictures of 16 × 16", "Kept:", "Not kept:", "dog"):
+    for text in ("1 class from 12 images", "patches, 48 features, images of 16 × 16", "Stored:", "Never stored:", "dog"):
         assert text in told
     assert main(["info", taught, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["classes"] == {"dog": 12}
@@ -193,7 +196,7 @@ def test_two_models_are_merged_into_a_third(taught, capsys):
     assert main(["learn", "site", folder("elsewhere", "owl"), "--features", taught]) == 0
     capsys.readouterr()
     assert main(["merge", taught, "site", "-o", "both"]) == 0
-    assert "both: 3 classes from 36 pictures." in capsys.readouterr().out
+    assert "both: 3 classes from 36 images." in capsys.readouterr().out
     assert main(["learn", "stranger", folder("elsewhere", "owl"), *QUICK]) == 0
     assert main(["merge", taught, "stranger", "-o", "x"]) == 2
     assert "different extractors" in capsys.readouterr().err
@@ -204,8 +207,13 @@ def test_an_evaluation_is_shown_and_written(taught, capsys):
     Path("held out/cat/text.jpg").write_text("dear all")
     assert main(["evaluate", taught, "held out", "--reject", "0.01", "--out", "report"]) == 0
     told = capsys.readouterr().out
-    assert re.search(r"Accuracy: [\d.]+ % of 16 pictures of 2 known classes", told)
-    for text in ("expected calibration error", "does not know: 8 pictures (owl)", "Rejected (fit below 0.01)", "Left out"):
+    assert re.search(r"Accuracy: [\d.]+ % of 16 images of 2 known classes", told)
+    for text in (
+        "expected calibration error",
+        "unknown to the model: 8 images (owl)",
+        "Rejected (fit below 0.01)",
+        "Not usable",
+    ):
         assert text in told
     names = {path.name for path in Path("report").iterdir()}
     assert names == {"evaluation.json", "confusion.csv", "confusion.png", "reliability.png"}

@@ -36,9 +36,10 @@ def test_a_report_does_not_import_torch(runs):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 2, "name at least one folder"),
+        ([], 2, "Specify at least one folder"),
         (["nowhere"], 2, "there is no folder 'nowhere'"),
-        (["RUNS", "-o", "."], 2, "'.' is a folder; name a file in it: -o report.html"),
+        (["RUNS", "-o", "."], 2, "'.' is a folder; specify a file in it: -o report.html"),
+        (["RUNS", "--section", "no.py"], 2, "There is no file 'no.py' to load a section from"),
         (["RUNS", "-o", "no/such/page.html"], 2, "there is no folder 'no/such'"),
     ],
 )
@@ -64,5 +65,5 @@ def test_a_damaged_run_is_told_and_left_out(runs, capsys):
     Path("copy/finetune/metrics.jsonl").write_text("nonsense\n")
     assert main(["report", "copy"]) == 0
     told = capsys.readouterr()
-    assert "left out: copy/finetune/metrics.jsonl, line 1 is damaged" in told.err and "Report: report.html" in told.out
+    assert "skipped: copy/finetune/metrics.jsonl, line 1 is damaged" in told.err and "Report: report.html" in told.out
     assert "copy/finetune/metrics.jsonl" in Path("report.html").read_text()

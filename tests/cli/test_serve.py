@@ -38,7 +38,7 @@ def test_a_folder_that_is_not_there_becomes_an_empty_model_and_the_documented_co
     for number, path in enumerate(("cat-1.jpg", "cat-2.jpg", "cat-3.jpg", "new.jpg")):
         (tmp_path / path).write_bytes(png("grass", number))
     with server(Path("mine"), home=tmp_path) as served:
-        assert served.said.startswith("mine knows nothing yet. Teach it at http://127.0.0.1:")
+        assert served.said.startswith("mine has no classes yet. Teach it at http://127.0.0.1:")
         assert httpx2.get(f"{served.address}/api/classes").json()["classes"] == []
         port = served.address.rpartition(":")[2]
         for words in requests if shutil.which("curl") else ():
@@ -68,7 +68,7 @@ def test_beyond_this_machine_a_token_is_made_and_demanded(tmp_path):
 
 def test_a_token_may_come_from_the_environment(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr("amgc.serve.run.serve", lambda *arguments: given.append(arguments[3]))
+    monkeypatch.setattr("amgc.serve.server.serve", lambda *arguments: given.append(arguments[3]))
     monkeypatch.setenv("AMGC_TOKEN", "from the environment")
     for flags in ([], ["--token", "from the command line"]):
         assert main(["serve", str(tmp_path / "model"), *flags]) == 0
@@ -98,12 +98,12 @@ def test_the_server_can_be_stopped_in_the_middle_of_a_lesson(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--features", "resnet18"], "is a model already; --features"),
+        (["--features", "resnet18"], "is an existing model; --features"),
         (["--port", "PORT"], "another program uses it; choose another with --port"),
-        (["--port", "99999999"], "does not exist"),
+        (["--port", "99999999"], "must be from 1 to 65535"),
         (["--host", "no.such.host.invalid"], "there is no address"),
-        (["--host", "203.0.113.7"], "is no address of this machine"),
-        (["--token", "short"], "take at least 16"),
+        (["--host", "203.0.113.7"], "is not an address of this machine"),
+        (["--token", "short"], "use at least 16"),
         (["--rate", "0"], "rate must be at least 1"),
     ],
 )

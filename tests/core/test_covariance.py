@@ -8,7 +8,7 @@ import reference
 import torch
 from reference import FORMS, assert_close, tensor
 
-from amgc.core.covariance import LowRank, as_covariances, enlarge
+from amgc.core.covariance import LowRank, SharedCovariance, as_covariances, enlarge
 
 COUNT, DIM = 4, 3
 
@@ -47,8 +47,27 @@ def test_enlarging_multiplies_the_variances_alone(form, margin):
     covariance, dense = form
     enlarged = enlarge(covariance, tensor(margin) if isinstance(margin, list) else margin)
     assert_close(_dense(enlarged), reference.enlarge(dense, margin), 1e-12)
-    if not (isinstance(covariance, torch.Tensor) and covariance.ndim == 3):
-        assert type(enlarged) is type(covariance)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.4])
+def test_enlarging_a_shared_covariance_multiplies_the_variances_alone(margin):
+    matrix = reference.spd(np.random.default_rng(0), DIM, 1)[0]
+    covariance = SharedCovariance(tensor(matrix).triu(), 0.5, tensor(np.diag(matrix)) / 2)
+    actual = enlarge(covariance, margin).times(torch.eye(DIM, dtype=torch.float64))
+    assert_close(actual, reference.enlarge(matrix[None] / 2, margin)[0], 1e-12)
+    assert_close(covariance.times(torch.eye(DIM, dtype=torch.float64)), matrix / 2, 1e-12)
+
+
+@pytest.mark.parametrize("margin", [-0.1, float("nan")])
+def test_a_negative_margin_is_refused(form, margin):
+    with pytest.raises(ValueError, match="margin must not be negative"):
+        enlarge(form[0], margin)
+
+
+@pytest.mark.parametrize("margin", [-0.1, float("nan")])
+def test_a_negative_margin_of_a_shared_covariance_is_refused(margin):
+    with pytest.raises(ValueError, match="margin must not be negative"):
+        enlarge(SharedCovariance(torch.eye(2), 1.0, torch.ones(2)), margin)
 
 
 def test_average_product_mixtures_and_rows_are_those_of_the_dense_matrices(form):
@@ -62,7 +81,10 @@ def test_average_product_mixtures_and_rows_are_those_of_the_dense_matrices(form)
     v = rng.normal(size=(COUNT, 2, DIM))
     assert_close(parts.product(tensor(v)), np.array([x @ m for x, m in zip(v, dense, strict=True)]), 1e-12)
     shares = rng.uniform(size=(2, COUNT))
-    assert_close(parts.mixtures(tensor(shares)), np.einsum("jk,kde->jde", shares, dense), 1e-12)
+    mixtures = parts.mixtures(tensor(shares))
+    assert (mixtures.ndim == 2) == (average.ndim == 1)
+    mixtures = torch.diag_embed(mixtures) if mixtures.ndim == 2 else mixtures
+    assert_close(mixtures, np.einsum("jk,kde->jde", shares, dense), 1e-12)
     some = parts.rows(slice(1, 3)).product(tensor(v[1:3]))
     assert_close(some, np.array([x @ m for x, m in zip(v[1:3], dense[1:3], strict=True)]), 1e-12)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.spatial.distance
 import sklearn.covariance
 import torch
-from reference import FORMS, assert_close, spd, tensor
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import FORMS, assert_close, many, spd, tensor
 
-from amgc.core.gaussian import Sampler, correlation, mahalanobis, oas, root, sample, shrink, tukey
+from amgc.core.covariance import LowRank
+from amgc.core.gaussian import Sampler, correlation, oas, root, sample, shrink
 
 RNG = np.random.default_rng
 
@@ -48,23 +50,39 @@ def test_a_root_times_itself_is_the_covariance_even_a_singular_one():
         assert np.abs(r @ r.T - matrix).max() < 1e-7
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_mahalanobis_is_that_of_scipy(shared):
+@many
+@given(seed=st.integers(0, 10_000), dim=st.integers(1, 12), rank=st.integers(0, 12))
+def test_rounding_a_covariance_moves_its_root_in_proportion(seed, dim, rank):
+    """By the rounding over the least deviation, the square root's slope, whether the covariance is singular or not."""
+    rng, rank = RNG(seed), min(dim, rank)
+    axes, deviations = np.linalg.qr(rng.normal(size=(dim, dim)))[0][:, :rank], rng.uniform(0.1, 1, rank)
+    covariance, exact = ((axes * values) @ axes.T for values in (deviations**2, deviations))
+    rounded = tensor(covariance, torch.float32)
+    rounding = np.linalg.norm(rounded.double().numpy() - covariance) / 0.1
+    rounding += np.finfo(np.float32).eps * np.linalg.norm(exact)  # of the root itself
+    assert np.linalg.norm(root(rounded).double().numpy() - exact) <= 2 * rounding
+
+
+def test_draws_do_not_depend_on_how_a_factor_is_turned():
+    """Its columns are eigenvectors: they have no sign, nor a direction where eigenvalues are equal."""
     rng = RNG(0)
-    features, mean = rng.normal(size=(6, 4)), rng.normal(size=(3, 4))
-    covariance = spd(rng, 4) if shared else spd(rng, 4, 3)
-    actual = mahalanobis(tensor(features), tensor(mean), tensor(covariance))
-    inverse = [np.linalg.inv(covariance if shared else covariance[k]) for k in range(3)]
-    expected = [[scipy.spatial.distance.mahalanobis(x, mean[k], inverse[k]) ** 2 for k in range(3)] for x in features]
-    assert_close(actual, expected, 1e-9)
+    factor, diagonal = rng.normal(size=(2, 5, 3)), 20 + rng.normal(size=(2, 5))
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    draws = [
+        sample(torch.zeros(2, 5).double(), LowRank(tensor(f), tensor(diagonal)), 4, torch.Generator().manual_seed(0))
+        for f in (factor, factor * [1, -1, 1], factor @ turn)
+    ]
+    for other in draws[1:]:
+        assert_close(other, draws[0].numpy(), 1e-12)
 
 
-def test_mahalanobis_refuses_covariances_that_cannot_be_inverted():
-    good, bad = torch.eye(3), torch.zeros(3, 3)
-    with pytest.raises(ValueError, match="1 of 2 covariances cannot be inverted"):
-        mahalanobis(torch.zeros(1, 3), torch.zeros(2, 3), torch.stack([good, bad]))
-    with pytest.raises(ValueError, match="the covariance cannot be inverted"):
-        mahalanobis(torch.zeros(1, 3), torch.zeros(2, 3), bad)
+def test_a_class_of_singular_covariance_leaves_the_draws_of_others_alone():
+    regular, singular = spd(RNG(0), 3, 2), np.zeros((3, 3))
+    one, two = (
+        sample(torch.zeros(2, 3).double(), tensor([regular[0], other]), 5, torch.Generator().manual_seed(0))
+        for other in (regular[1], singular)
+    )
+    assert_close(two[0], one[0].numpy(), 1e-12)
 
 
 def test_shrink_adds_the_mean_variance_and_the_mean_of_the_rest():
@@ -78,14 +96,6 @@ def test_shrink_adds_the_mean_variance_and_the_mean_of_the_rest():
 def test_correlation_is_that_of_numpy():
     rows = RNG(0).normal(size=(30, 4)) @ RNG(1).normal(size=(4, 4))
     assert_close(correlation(tensor(np.cov(rows.T))[None])[0], np.corrcoef(rows.T), 1e-12)
-
-
-def test_tukey_is_a_power_and_the_logarithm_for_zero():
-    x = torch.tensor([[0.25, 4.0]])
-    assert tukey(x).tolist() == [[0.5, 2.0]] and tukey(x, 2.0).tolist() == [[0.0625, 16.0]]
-    assert_close(tukey(x, 0.0), np.log([[0.25, 4.0]]), 1e-6)
-    with pytest.raises(ValueError, match="non-negative"):
-        tukey(torch.tensor([[-1.0]]))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -18,7 +18,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from amgc.core import loading, memory, scatter, shared, symmetric
 from amgc.core import statistics as statistics_module
 from amgc.core.calibration import shared_temperature, temperature
-from amgc.core.shared import SharedCovariance
+from amgc.core.covariance import SharedCovariance, enlarge
 from amgc.core.shrinkage import towards_diagonal
 from amgc.core.solver import solve, solve_head, solve_shared
 from amgc.core.statistics import ClassStatistics
@@ -307,7 +307,7 @@ def test_the_temperature_in_score_space_is_that_in_feature_space():
 def test_the_trace_by_random_signs_is_near_the_exact_one(monkeypatch):
     features, labels = _data(900, 300)
     statistics = ClassStatistics(300, "shared", dtype=torch.float64).update(features, labels)
-    covariance = statistics.shared().raised(0.1)
+    covariance = enlarge(statistics.shared(), 0.1)
     factor = solve_shared(statistics.mean, covariance, torch.zeros(4, dtype=torch.bool), "per_class")[1].factor
     exact = factor.share(covariance.extra)
     dense = statistics.pooled() + torch.diag(covariance.extra)
@@ -322,7 +322,7 @@ def test_the_trace_by_random_signs_is_near_the_exact_one(monkeypatch):
 def test_what_would_not_fit_is_refused_before_it_is_made_and_what_would_is_said(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: 8 << 30)
     with pytest.raises(
-        MemoryError, match=r"50,000 dimensions needs 19\.4 GiB .*8\.0 GiB are free: 3\d,\d00 dimensions would fit"
+        MemoryError, match=r"50,000 dimensions needs 20\.8 GB .*8\.6 GB are free: 3\d,\d00 dimensions would fit"
     ):
         ClassStatistics(50_000, "shared")
     assert memory.matrices(31_700, torch.float32, 2, 2 * scatter.ROWS) < 8 << 30

@@ -66,21 +66,39 @@ def test_chosen_fields_replace_the_defaults_and_nested_ones_too() -> None:
         ({"margin": True}, "margin must be float, not True"),
         ({"first": {"epochs": 2.5}}, "first.epochs must be int, not 2.5"),
         ({"first": {"epochs": True}}, "first.epochs must be int, not True"),
-        ({"freeze": 1}, "freeze must be bool, not 1"),
-        ({"softmax": "both"}, "softmax must be one of global, local; not 'both'"),
+        ({"balance": "both"}, "balance must be one of two_means, per_class; not 'both'"),
         ({"first": {"milestones": 0.5}}, "first.milestones must be tuple, not 0.5"),
         ({"first": {"milestones": ["a"]}}, "first.milestones must be float, not 'a'"),
         ({"first": 3}, "first must be Phase, not 3"),
         ({"margin": -1.0}, "margin must be finite and not negative, not -1.0"),
-        ({"decay": 1.0}, "decay is a share below 1"),
         ({"first": {"batch_size": 0}}, "batch_size must be at least 1, not 0"),
-        ({"freeze": True, "softmax": "local"}, "freeze solves the global distribution-based loss"),
-        ({"freeze": True, "soft_margin": 1.0}, "it does not go with soft_margin"),
     ],
 )
 def test_what_does_not_fit_is_named(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         merged(find("amgc").hyper, chosen)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen", "message"),
+    [
+        ("fecam", {"correlation": 1}, "correlation must be bool, not 1"),
+        ("dbgc", {"softmax": "both"}, "softmax must be one of global, local; not 'both'"),
+        ("dbgc", {"decay": 1.0}, "decay must be below 1"),
+        ("dbgc", {"soft_margin": -1.0}, "soft_margin must be finite and not negative"),
+        ("dbgc", {"margin": -1.0}, "margin must be finite and not negative"),
+        ("amgc-exact", {"margin": -1.0}, "margin must be finite and not negative"),
+        ("amgc-exact", {"ridge": -1.0}, "ridge must be finite and not negative, not -1.0"),
+        ("amgc-exact", {"later": {"epochs": 3, "extractor_lr": 0.1}}, "the network is frozen after task 1"),
+        ("amgc-closed", {"ridge": -1.0}, "ridge must be finite and not negative, not -1.0"),
+        ("amgc-closed", {"margin": 0.1}, "there is no setting 'margin'"),
+        ("amgc", {"softmax": "local"}, "there is no setting 'softmax'"),
+    ],
+)
+def test_what_does_not_fit_other_methods_is_named(method: str, chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        merged(find(method).hyper, chosen)
     assert message in str(caught.value)
 
 

@@ -84,8 +84,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "trained": {"method": "amgc"},
     "frozen": {"method": "amgc", "later": FROZEN},
     "frozen from the start": {"method": "sbgc", "first": FROZEN, "later": FROZEN},
-    "solved": {"method": "amgc", "hyper": {"freeze": True}},
-    "nothing trained": {"method": "amgc", "first": {"epochs": 0}, "hyper": {"freeze": True}},
+    "solved": {"method": "amgc-exact"},
+    "nothing trained": {"method": "amgc-exact", "first": {"epochs": 0}},
     "finetune": {"method": "finetune"},
     "joint": {"method": "joint"},
     "an old network": {"method": "lwf"},
@@ -167,7 +167,7 @@ def test_a_finished_run_costs_nothing_more(counts: dict[str, int], tmp_path: Pat
 
 def test_a_cost_is_told_in_words() -> None:
     told = str(Cost(trained=12_000, passed=3_000, seconds=150, disk=2_500_000, memory=3_000_000_000))
-    assert told == "15,000 image passes (12,000 of them training), about 2.5 minutes, 2.5 MB of disk, 3.0 GB of memory"
+    assert told == "15,000 image passes (12,000 of them training), about 2 min 30 s, 2.5 MB of disk, 3.0 GB of memory"
 
 
 def test_the_estimate_leaves_the_session_alone(tmp_path: Path) -> None:

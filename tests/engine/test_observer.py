@@ -189,7 +189,7 @@ def enlarge(matrix: np.ndarray, how: str, margin: float) -> np.ndarray:
 @pytest.mark.parametrize("how", ["variances", "isotropic", "whole"])
 @pytest.mark.parametrize("form", ["full", "lowrank", "diagonal", "shared"])
 def test_gaussians_are_those_of_the_method_in_the_plane(form: str, how: str, tmp_path: Path) -> None:
-    config = tiny.config("amgc", hyper={"covariance": form, "enlarge": how, "rank": 3})
+    config = tiny.config("dbgc", hyper={"margin": 0.4, "covariance": form, "enlarge": how, "rank": 3})
     run(config, tmp_path, dataset=tiny.images())
     session, plane = after(config, tmp_path), written(tmp_path, 3)["plane"]
     parts = tensor_files.read(tmp_path / "observed" / "plane.safetensors", "plane")[1]
@@ -218,29 +218,30 @@ def test_a_shared_covariance_is_shown_without_a_copy_of_it(tmp_path: Path, monke
     ("name", "hyper"),
     [
         ("amgc", {}),
-        ("amgc", {"enlarge": "isotropic"}),
+        ("dbgc", {"margin": 0.4, "enlarge": "isotropic"}),
         ("amgc", {"covariance": "lowrank", "rank": 2}),
         ("amgc", {"covariance": "shared"}),
         ("dbgc-sm", {"soft_margin": 0.7}),
-        ("amgc", {"soft_margin": 0.7}),
+        ("dbgc", {"margin": 0.4, "soft_margin": 0.7}),
         ("dblc", {"margin": 0.3}),
-        ("amgc", {"freeze": True}),
+        ("amgc-exact", {}),
     ],
 )
 def test_margins_are_those_of_the_paper_number_by_number(name: str, hyper: dict[str, Any], tmp_path: Path) -> None:
     config = tiny.config(name, hyper=hyper)
     run(config, tmp_path, dataset=tiny.images())
     session, kept = after(config, tmp_path), config.hyper
-    count = 4 if kept.softmax == "local" else 6  # who competes with the old classes 0 to 3
+    softmax, how, soft = (getattr(kept, name, "") for name in ("softmax", "enlarge", "soft_margin"))
+    count = 4 if softmax == "local" else 6  # who competes with the old classes 0 to 3
     weight = session.method.head.weight.detach().double().numpy()[:count]
     weight = weight - weight.mean(0)
     own, pairs = np.zeros(6), np.zeros((6, 6))
     for k in range(4):
         matrix = dense(session, k)
-        extra = np.diag(enlarge(matrix, kept.enlarge, kept.margin) - matrix)
-        own[k] = sum(extra * weight[k] ** 2) / 2 + kept.soft_margin
+        extra = np.diag(enlarge(matrix, how or "variances", kept.margin) - matrix)
+        own[k] = sum(extra * weight[k] ** 2) / 2 + (soft or 0.0)
         for j in set(range(count)) - {k}:
-            pairs[k, j] = sum(extra * (weight[j] - weight[k]) ** 2) / 2 + kept.soft_margin
+            pairs[k, j] = sum(extra * (weight[j] - weight[k]) ** 2) / 2 + (soft or 0.0)
     margins = written(tmp_path, 3)["margins"]
     np.testing.assert_allclose(margins["own"], own, rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(margins["pairs"], pairs, rtol=1e-4, atol=1e-9)
@@ -250,13 +251,21 @@ def test_margins_are_those_of_the_paper_number_by_number(name: str, hyper: dict[
 
 def test_a_head_that_is_solved_from_the_start_enlarges_task_1_as_well(tmp_path: Path) -> None:
     """As `solve_head` does, which is then told of no new class."""
-    run(tiny.config("amgc", hyper={"freeze": True}, first={"epochs": 0}), tmp_path, dataset=tiny.images())
+    run(tiny.config("amgc-exact", first={"epochs": 0}), tmp_path, dataset=tiny.images())
     assert min(written(tmp_path, 1)["margins"]["own"]) > 0 and written(tmp_path, 1)["plane"]["gaussians"][0]["enlarged"]
     assert written(tmp_path, 2)["margins"]["own"][2:] == [0, 0]
 
 
 @pytest.mark.parametrize(
-    ("name", "hyper"), [("dbgc", {}), ("sbgc", {"margin": 0.4}), ("amgc", {"enlarge": "whole"}), ("lda", {})]
+    ("name", "hyper"),
+    [
+        ("dbgc", {}),
+        ("sbgc", {"margin": 0.4}),
+        ("dbgc", {"margin": 0.4, "enlarge": "whole"}),
+        ("amgc", {"margin": 0.0}),
+        ("amgc-closed", {}),
+        ("lda", {}),
+    ],
 )
 def test_there_are_no_margins_where_the_loss_has_none(name: str, hyper: dict[str, Any], tmp_path: Path) -> None:
     run(tiny.config(name, hyper=hyper), tmp_path, dataset=tiny.images())

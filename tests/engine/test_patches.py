@@ -11,7 +11,6 @@ import torch
 from contract.test_privacy import found
 from torch.nn.functional import unfold
 
-from amgc.cli.presets import CLOSED_FORM
 from amgc.data import Images
 from amgc.engine import cost as cost_module
 from amgc.engine import features as features_module
@@ -24,11 +23,10 @@ from amgc.features.patches import Patches
 from amgc.methods.contract import Task
 
 
-def config(method: str = "amgc", machine: dict[str, Any] | None = None, **changes: Any) -> Config:
+def config(method: str = "amgc-closed", machine: dict[str, Any] | None = None, **changes: Any) -> Config:
     """A run without training."""
     changes = {"first": {"epochs": 0}, "later": {"epochs": 0}, "features_options": {"filters": 6}} | changes
-    hyper = CLOSED_FORM if method == "amgc" else {}
-    return tiny.config(method, features="patches", machine=machine, hyper=hyper, **changes)
+    return tiny.config(method, features="patches", machine=machine, **changes)
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
+import scipy.linalg
 import tiny
 import torch
 from reference import assert_close, cross_entropy, db_loss, tensor
 
 from amgc.core import losses as losses_module
 from amgc.data import Dataset, Images
+from amgc.engine.config import Config
 from amgc.engine.from_config import Vectors
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
@@ -85,11 +87,11 @@ class World:
         return db_loss(self.weight, self.bias, *moments, targets=targets, among=among, **more).value
 
     def drawn(self, moments: tuple[np.ndarray, np.ndarray], targets: range) -> tuple[np.ndarray, np.ndarray]:
-        """As many pseudo features as the batch has images, by Cholesky's roots and the noise of the batch's generator."""
+        """As many pseudo features as the batch has images, by symmetric roots and the noise of the batch's generator."""
         mean, covariance = moments
         count = -(-len(self.labels) // len(targets))
         noise = torch.randn(len(targets), count, DIM, generator=torch.Generator().manual_seed(9)).double().numpy()
-        rows = [mean[k] + noise[k] @ np.linalg.cholesky(covariance[k]).T for k in range(len(targets))]
+        rows = [mean[k] + noise[k] @ scipy.linalg.sqrtm(covariance[k]).real for k in range(len(targets))]
         return np.concatenate(rows), np.repeat(list(targets), count)
 
 
@@ -175,14 +177,14 @@ def test_the_gradients_are_those_of_the_formula() -> None:
 @pytest.mark.parametrize("covariance", ["full", "lowrank", "diagonal", "shared"])
 @pytest.mark.parametrize("kind", ["variances", "isotropic", "whole"])
 def test_every_kind_of_enlarging_is_that_of_explicit_matrices(kind: str, covariance: str) -> None:
-    plain = World(covariance=covariance, rank=2, margin=0.0)
+    plain = World("dbgc", covariance=covariance, rank=2)
     dense = reference.dense(plain.method.statistics.covariances, len(OLD))
     explicit = {
         "variances": [m + 0.3 * np.diag(np.diag(m)) for m in dense],
         "isotropic": [m + 0.3 * np.diag(m).mean() * np.eye(DIM) for m in dense],
         "whole": [1.3 * m for m in dense],
     }
-    world = World(covariance=covariance, rank=2, margin=0.3, enlarge=kind)
+    world = World("dbgc", covariance=covariance, rank=2, margin=0.3, enlarge=kind)
     actual = reference.dense(world.method.enlarged(world.method.statistics.covariances), len(OLD))
     assert_close(actual, np.array(explicit[kind]), 1e-6)
     assert world.method.enlarged(plain.method.statistics.covariances) is not plain.method.statistics.covariances
@@ -212,7 +214,7 @@ def test_pseudo_features_have_the_classes_means_and_covariances(monkeypatch: pyt
 
 def test_running_statistics_start_anew_with_the_epoch_or_with_the_task() -> None:
     for reset, count in (("epoch", [9, 7]), ("task", [18, 14])):
-        world = World(reset=reset)
+        world = World("dbgc", reset=reset)
         for _ in range(2):
             world.method.begin_epoch()
             world.loss()
@@ -221,7 +223,7 @@ def test_running_statistics_start_anew_with_the_epoch_or_with_the_task() -> None
 
 def test_the_old_rows_of_the_head_stay_or_are_drawn_anew() -> None:
     for start, stays in (("keep", True), ("scratch", False)):
-        world = World(head_start=start)
+        world = World("dbgc", head_start=start)
         before = world.method.head.weight.detach().clone()
         world.method.begin(Task(2, range(5, 7)), torch.Generator().manual_seed(4))
         assert world.method.head.weight.shape == (7, DIM)
@@ -242,15 +244,16 @@ def test_without_margin_amgc_is_dbgc_to_the_bit(tmp_path: Path) -> None:
     assert not tiny.identical(margin[1]["method/head.weight"], dbgc[1]["method/head.weight"])
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "lowrank": {"covariance": "lowrank", "rank": 3},
-    "diagonal": {"covariance": "diagonal"},
-    "shared": {"covariance": "shared"},
-    "cumulative": {"reset": "task", "mean_gradient": "straight_through", "decay": 0.2},
-    "drawn": {"new_term": "samples", "new_samples": "pseudo", "old_term": "samples", "pseudo": 3},
-    "scratch": {"head_start": "scratch", "balance": "per_class", "enlarge": "isotropic"},
-    "solved": {"freeze": True},
-    "solved, lowrank": {"freeze": True, "covariance": "lowrank", "rank": 3},
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lowrank": ("amgc", {"covariance": "lowrank", "rank": 3}),
+    "diagonal": ("amgc", {"covariance": "diagonal"}),
+    "shared": ("amgc", {"covariance": "shared"}),
+    "cumulative": ("dbgc", {"margin": 0.4, "reset": "task", "mean_gradient": "straight_through", "decay": 0.2}),
+    "drawn": ("dbgc", {"new_term": "samples", "new_samples": "pseudo", "old_term": "samples", "pseudo": 3}),
+    "scratch": ("dbgc", {"margin": 0.4, "head_start": "scratch", "balance": "per_class", "enlarge": "isotropic"}),
+    "solved": ("amgc-exact", {}),
+    "solved, lowrank": ("amgc-exact", {"covariance": "lowrank", "rank": 3}),
+    "closed form": ("amgc-closed", {}),
 }
 
 
@@ -269,7 +272,8 @@ def test_with_every_option_a_resumed_run_ends_the_same(name: str, tmp_path: Path
             self.stop = self.left == 0
             return False
 
-    config = tiny.config("amgc", hyper=OPTIONS[name])
+    method, hyper = OPTIONS[name]
+    config = tiny.config(method, hyper=hyper)
     run(config, tmp_path / "one", dataset=tiny.images())
     with pytest.raises(Stopped):
         run(config, tmp_path / "other", StopSoon(1, 2), tiny.images())
@@ -289,7 +293,7 @@ def overlapping(per_class: int = 400) -> Dataset:
     return Dataset(*splits, tuple("abcdef"), "overlapping")
 
 
-def test_freeze_gives_what_long_training_of_the_head_gives(tmp_path: Path) -> None:
+def test_the_exact_head_is_what_long_training_of_the_head_gives(tmp_path: Path) -> None:
     dataset, heads = overlapping(), []
     long = {
         "epochs": 900,
@@ -299,8 +303,8 @@ def test_freeze_gives_what_long_training_of_the_head_gives(tmp_path: Path) -> No
         "schedule": "step",
         "milestones": (0.7, 0.9),
     }
-    for name, changes in (("solved", {"hyper": {"freeze": True}}), ("trained", {"later": long})):
-        run(tiny.config("amgc", natural_order=True, **changes), tmp_path / name, dataset=dataset)
+    for name, changes in (("amgc-exact", {}), ("amgc", {"later": long})):
+        run(tiny.config(name, natural_order=True, **changes), tmp_path / name, dataset=dataset)
         tensors = tiny.saved(tmp_path / name)[1]
         heads.append([tensors[f"method/head.{part}"].double().numpy() for part in ("weight", "bias")])
     predictions = [(dataset.test.take(torch.arange(1200)).double().numpy() @ w.T + b).argmax(1) for w, b in heads]
@@ -317,11 +321,30 @@ def test_freeze_gives_what_long_training_of_the_head_gives(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 2), (3,)])
 @pytest.mark.parametrize("epochs", [0, 2])
-def test_freeze_solves_streams_of_every_shape(sizes: tuple[int, ...], epochs: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["amgc-exact", "amgc-closed"])
+def test_streams_of_every_shape_are_solved(method: str, sizes: tuple[int, ...], epochs: int, tmp_path: Path) -> None:
     """Also with a first task that is not trained: a network that came trained."""
-    config = tiny.config("amgc", sizes=sizes, first={"epochs": epochs}, hyper={"freeze": True})
+    config = tiny.config(method, sizes=sizes, first={"epochs": epochs})
     lines = run(config, tmp_path, dataset=tiny.images((8, 8, 8)))
     assert [len(line["correct"]) for line in lines] == np.cumsum(sizes).tolist()
+
+
+def test_the_closed_form_is_half_of_lda(tmp_path: Path) -> None:
+    """W = ½ Σ⁻¹ μ with the pooled covariance and the ridge, whatever the split into tasks."""
+    dataset = overlapping()
+    run(tiny.config("amgc-closed", natural_order=True, hyper={"ridge": 0.3}), tmp_path, dataset=dataset)
+    weight = tiny.saved(tmp_path)[1]["method/head.weight"].double().numpy()
+    rows = [dataset.train.take(torch.arange(400 * k, 400 * (k + 1))).double().numpy() for k in range(6)]
+    means, pooled = np.array([r.mean(0) for r in rows]), np.mean([np.cov(r.T) for r in rows], 0)
+    expected = np.linalg.solve(pooled + 0.3 * np.eye(DIM), (means - means.mean(0)).T).T / 2
+    np.testing.assert_allclose(weight - weight.mean(0), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_config_made_in_python_is_the_closed_form() -> None:
+    """One shared covariance, and a ridge chosen by leave-one-out: nothing is left to the command line."""
+    config = Config("amgc-closed", find("amgc-closed").hyper)
+    method = find(config.method).kind(config.hyper, Vectors(DIM), torch.device("cpu"))
+    assert method.statistics.form == "shared" and config.hyper.ridge is None
 
 
 def test_a_checkpoint_waits_until_no_mean_is_that_of_one_image_of_several() -> None:

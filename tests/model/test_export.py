@@ -15,11 +15,8 @@ from PIL import Image
 
 from amgc.features import build
 from amgc.features.weights import save_extractor
-from amgc.model import Model, ModelError
-from amgc.model.export import export, export_onnx
-from amgc.model.export.features import _area
-from amgc.model.export.graph import IR, OPSET, Graph
-from amgc.model.export.pictures import framed
+from amgc.model import Model, ModelError, export
+from amgc.model.export import IR, OPSET, Graph, _area, export_onnx, resized
 from amgc.model.pictures import Frame, Picture
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -134,7 +131,7 @@ def test_pictures_are_resized_as_pillow_does_to_the_bit(frame):
     graph = Graph()
     helper, kinds = graph.onnx.helper, graph.onnx.TensorProto
     inside = helper.make_tensor_value_info("images", kinds.UINT8, ["n", "h", "w", 3])
-    outside = helper.make_tensor_value_info(framed(graph, "images", frame), kinds.DOUBLE, None)
+    outside = helper.make_tensor_value_info(resized(graph, "images", frame), kinds.DOUBLE, None)
     made = helper.make_graph(graph.nodes, "resize", [inside], [outside], graph.constants)
     whole = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
     session = onnxruntime.InferenceSession(whole.SerializeToString())
@@ -156,19 +153,19 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
         return weight, bias + np.array([0.01, 0, 0, 0])
 
     monkeypatch.setattr(export, "_head", wrong)
-    monkeypatch.setattr(export, "trial_pictures", lambda scale: [blends((64, 64))])
-    with pytest.raises(ModelError, match="does not answer as the model does"):
+    monkeypatch.setattr(export, "noise_images", lambda scale: [blends((64, 64))])
+    with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     monkeypatch.undo()
-    monkeypatch.setattr("amgc.model.export.pictures.BITS", 5)  # coarse weights: pixels that are off by a few
-    with pytest.raises(ModelError, match="does not answer as the model does"):
+    monkeypatch.setattr("amgc.model.export.BITS", 5)  # coarse weights: pixels that are off by a few
+    with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_text() == "what was there"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.onnx"]
 
 
 def test_what_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatch):
-    with pytest.raises(ModelError, match="knows no class yet"):
+    with pytest.raises(ModelError, match="has no classes yet"):
         Model.create(tmp_path / "empty").export_onnx(tmp_path / "empty.onnx")
     model = taught(tmp_path, filters=6)
     with pytest.raises(FileNotFoundError, match="there is no folder"):

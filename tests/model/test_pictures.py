@@ -179,9 +179,9 @@ def test_learning_folders_skips_what_cannot_be_used_and_counts_it(make, tmp_path
     learned = model.learn(folder, "cat", on_corrupt="skip")
     assert learned.added == {"cat": 7} and [Path(path).name for path, _ in learned.skipped] == ["text.jpg"]
     assert [Path(name).name for name in learned.animated] == ["moving.gif"]
-    with pytest.raises(ValueError, match=r"none of 1 pictures can be learned from.*text\.jpg"):
+    with pytest.raises(ValueError, match=r"none of the 1 images can be used.*text\.jpg"):
         model.learn(folder / "text.jpg", "text", on_corrupt="skip")
-    with pytest.raises(ValueError, match="nothing to learn from"):
+    with pytest.raises(ValueError, match="no images to learn from"):
         model.learn([], "nothing")
 
 

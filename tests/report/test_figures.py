@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import numpy as np
 import pytest
 from report.markup import Node, parse
 
+from amgc.report.charts import Heat, Line, cell_geometry, heat_map, line_chart
 from amgc.report.groups import Spread
-from amgc.report.page.heat import Heat, cell_place, heat_map
-from amgc.report.page.lines import Line, accuracy_chart
-from amgc.report.page.marks import marker, swatch
-from amgc.report.page.plane import Panel, ellipse, plane_panels
+from amgc.report.sections.plane import Panel, ellipse, plane_panels
+from amgc.report.svg import marker, swatch
 from amgc.runs.observed import Gaussian
 
 LINES = [
@@ -27,9 +27,9 @@ def scale(values: dict[float, float]) -> np.poly1d:
     return np.poly1d(np.polyfit([start, end], [low, high], 1))
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_a_point_lies_where_its_axes_say(narrow: bool) -> None:
-    chart = parse(accuracy_chart("a", "title", "text.", LINES, [2, 4, 10], narrow=narrow))
+@pytest.mark.parametrize("kind", ["wide", "narrow", "small"])
+def test_a_point_lies_where_its_axes_say(kind: Literal["wide", "narrow", "small"]) -> None:
+    chart = parse(line_chart("a", "title", "text.", LINES, [2, 4, 10], kind))
     ticks = chart.all("text", class_="tick")
     levels = {float(tick.text): float(tick.attributes["y"]) - 4 for tick in ticks if "end" in tick.attributes["class"]}
     counts = {float(tick.text): float(tick.attributes["x"]) for tick in ticks if "middle" in tick.attributes["class"]}
@@ -63,7 +63,7 @@ def test_many_cells_are_drawn_as_few_paths_that_cover_each_once() -> None:
             found[int(y), int(x) : int(x) + int(length)] += strength
     wanted = np.select([values == 0, values < 0.5, values < 1], [0, 0.04 + 0.96 * 0.3, 0.04 + 0.96 * 0.7], 1.0)
     np.testing.assert_allclose(found, wanted, atol=0.006)
-    assert cell_place([str(i) for i in range(40)])[2] == 12
+    assert cell_geometry([str(i) for i in range(40)])[2] == 12
 
 
 def test_an_ellipse_has_the_axes_of_the_covariance() -> None:
@@ -113,7 +113,5 @@ def test_every_method_of_the_first_fifty_six_looks_different() -> None:
 
 def test_names_are_text_and_nothing_else() -> None:
     name = "</title><script>alert(1)</script>"
-    chart: Node = parse(
-        accuracy_chart("a", name, "text.", [Line(name, 0, [1, 2], [Spread(0.5, None, 1)] * 2)], [1, 2], narrow=False)
-    )
+    chart: Node = parse(line_chart("a", name, "text.", [Line(name, 0, [1, 2], [Spread(0.5, None, 1)] * 2)], [1, 2], "wide"))
     assert chart.all("script") == [] and name in chart.all("title")[0].text

@@ -13,16 +13,19 @@ from report.markup import Node, cells, parse
 from report.observations import observe
 
 from amgc.report import DEFINITIONS, RunError
+from amgc.report import sections as package
 from amgc.report.page import write_report
+from amgc.report.sections import sections
 
 WriteRun = Callable[..., Path]
+DOCS = Path(__file__).parents[2] / "docs" / "add-a-report-section.md"
 EVIL = ["<script>alert(1)</script>", "🦊 fox", "حصان", "x" * 300, 'a"b&c', "\x1b[31m\u202ered", "two\nlines"]
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> Callable[..., Node]:
-    def make(*folders: Path | str) -> Node:
-        write_report(folders, tmp_path / "report.html")
+    def make(*folders: Path | str, sections: Sequence[Path] = ()) -> Node:
+        write_report(folders, tmp_path / "report.html", sections)
         return parse((tmp_path / "report.html").read_text())
 
     return make
@@ -64,8 +67,8 @@ def test_the_other_sections_have_the_numbers_of_the_runs(write_run: WriteRun, re
     old_new = [["after", "old", "new"], ["T1", "–", "85.0 ± 7.1"], ["T2", "65.0 ± 7.1", "85.0 ± 7.1"]]
     assert cells(section(page, "balance").one("table")) == old_new
     assert cells(section(page, "forgetting").one("table"))[1] == ["amgc", "20.0 ± 0.0", "-20.0 ± 0.0"]
-    spent = cells(section(page, "spent").one("table"))[1]  # two tasks of 10, 0.5 and 1 s; 500 MiB; 1 KiB a class
-    assert spent == ["amgc", "23.0 s", "20.0 s", "1.0 s", "2.0 s", "500.0 MiB", "1.0 KiB", "3.0 KiB"]
+    spent = cells(section(page, "spent").one("table"))[1]  # two tasks of 10, 0.5 and 1 s; 524 MB; 1,024 B a class
+    assert spent == ["amgc", "23 s", "20 s", "1.0 s", "2.0 s", "524.3 MB", "1.0 kB", "3.1 kB"]
 
 
 def test_confusions_and_margins_are_those_of_the_first_seed(write_run: WriteRun, report: Callable[..., Node]) -> None:
@@ -134,9 +137,9 @@ def test_a_damaged_run_is_named_and_the_rest_is_shown(write_run: WriteRun, repor
 
 def test_what_older_runs_did_not_keep_is_left_out(write_run: WriteRun, report: Callable[..., Node]) -> None:
     page = report(write_run("amgc", [2, 1], [[90], [70, 80]]), observe(write_run("ncm", [2, 1], steady(2)), margins=False))
-    assert "older amgc): amgc ." in section(page, "confusion").text
+    assert "did not record confusions: amgc ." in section(page, "confusion").text
     assert page.all("section", class_="margins") == []
-    assert "older amgc): amgc ." in section(page, "plane").text
+    assert "did not record features: amgc ." in section(page, "plane").text
 
 
 def test_runs_on_other_tasks_are_not_in_one_chart(write_run: WriteRun, report: Callable[..., Node]) -> None:
@@ -246,6 +249,58 @@ def test_a_seed_that_has_just_begun_does_not_hide_the_finished_ones(write_run: W
 def test_figure_1_has_its_numbers(write_run: WriteRun, report: Callable[..., Node]) -> None:
     page = report(observe(write_run("amgc", [2, 1], [[90], [70, 80]])))
     header, first, _ = cells(section(page, "plane").one("table"))
-    assert header[1] == "class 0, mean x, y" and header[8] == "class 1, remembered deviation"
+    assert header[1] == "class 0, mean x, y" and header[8] == "class 1, stored deviation"
     assert (first[3], first[4], first[7], first[8]) == ("-3, 0", "1, 1.41", "3, 0", "1, 1.41")  # variances 1 and 2
     assert -4 < float(first[1].split(",")[0]) < -2
+
+
+def test_the_documented_section_is_added_by_one_file(write_run: WriteRun, report: Callable[..., Node], tmp_path: Path) -> None:
+    """docs/add-a-report-section.md: accuracies are 70, 60 (old) and 80, 90 (new) with two seeds."""
+    (code,) = re.findall(r"^```python\n(# hardest\.py\n.*?)^```", DOCS.read_text(), flags=re.M | re.S)
+    (tmp_path / "hardest.py").write_text(code)
+    page = report(*two_seeds(write_run), sections=[tmp_path / "hardest.py"])
+    assert cells(section(page, "hardest").one("table")) == [
+        ["method", "class", "accuracy, %"],
+        ["amgc", "class 0", "65.0"],
+        ["amgc", "class 1", "65.0"],
+        ["amgc", "class 2", "85.0"],
+    ]
+    shown = [part.attributes["class"] for part in page.all("section")]
+    assert shown[shown.index("hardest") - 1 : shown.index("hardest") + 2] == ["confusion", "hardest", "margins"]
+    assert "Hardest classes" in page.one("nav").text
+    assert report(write_run("lwf", [2, 1], []), sections=[tmp_path / "hardest.py"]).all("section", class_="hardest") == []
+    assert "hardest" not in [one.name for one in sections()]  # nothing stays behind
+
+
+def test_every_section_of_the_package_is_a_file_of_its_own() -> None:
+    folder = Path(package.__file__).parent
+    names = [one.name for one in sections()]
+    assert sorted(names) == sorted(path.stem for path in folder.glob("[!_]*.py"))
+    assert names[0] == "results" and names[-1] == "spent"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        ("x = 1", ValueError, "defines no section"),
+        ("from amgc.report.sections import section\n@section('a', 'A', 1)\ndef a(c): return '<b>'", TypeError, "returned str"),
+    ],
+)
+def test_a_section_that_cannot_be_used_is_refused(
+    code: str, error: type[Exception], message: str, write_run: WriteRun, report: Callable[..., Node], tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(code)
+    with pytest.raises(error, match=message):
+        report(write_run("amgc", [2, 1], [[90], [70, 80]]), sections=[tmp_path / "own.py"])
+    with pytest.raises(FileNotFoundError, match="to load a section from"):
+        sections([tmp_path / "nowhere.py"])
+
+
+def test_a_section_replaces_that_of_the_same_name(write_run: WriteRun, report: Callable[..., Node], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from amgc.report.sections import render, section\n"
+        "@section('spent', 'Nothing', 90)\n"
+        "def spent(comparison): return render('<p>{{ name }}</p>', name='<i>')\n"
+    )
+    page = report(write_run("amgc", [2, 1], [[90], [70, 80]]), sections=[tmp_path / "own.py"])
+    assert section(page, "spent").text == "Nothing <i>"

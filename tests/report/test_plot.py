@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from amgc.report import load_run, plot_accuracy
-from amgc.report.plot import spread
+from amgc.report.plot import spread_labels
 
 WriteRun = Callable[..., Path]
 
@@ -94,7 +94,7 @@ def test_a_plot_that_cannot_be_made_says_why(write_run: WriteRun, tmp_path: Path
         plot_accuracy([run], tmp_path / "accuracy.gif")
     with pytest.raises(FileNotFoundError, match="make it first"):
         plot_accuracy([run], tmp_path / "nowhere" / "accuracy.png")
-    with pytest.raises(ValueError, match="no run has finished a task"):
+    with pytest.raises(ValueError, match="No run has finished a task"):
         plot_accuracy([load_run(write_run("lwf", [1], []))], tmp_path / "accuracy.png")
 
 
@@ -110,7 +110,7 @@ def test_drawing_imports_no_pyplot(write_run: WriteRun, tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=20), st.floats(0.1, 10))
 def test_labels_keep_their_order_and_distance_and_move_only_if_they_must(wanted: list[float], gap: float) -> None:
-    found = spread(wanted, gap)
+    found = spread_labels(wanted, gap)
     order = sorted(range(len(wanted)), key=lambda place: (wanted[place], found[place]))
     placed = [found[place] for place in order]
     assert all(after - before >= gap - 1e-6 for before, after in pairwise(placed))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
 
-from amgc.report import DEFINITIONS, accuracy_table, details, load_run, markdown_table
-from amgc.report.table import evenly
+from amgc.report import DEFINITIONS, RunRecord, accuracy_table, details, load_run
+from amgc.report.run_tables import evenly
+from amgc.report.table import Table, as_csv, as_latex, as_markdown, as_text
 
 WriteRun = Callable[..., Path]
+
+
+def markdown_table(runs: Sequence[RunRecord]) -> str:
+    return as_markdown(accuracy_table(runs))
 
 
 def shown(renderable: RenderableType, width: int = 100) -> str:
@@ -63,8 +68,8 @@ def test_runs_still_going_are_marked_with_how_far_they_are(write_run: WriteRun) 
     assert row(text, "amgc")[1] == "3/3"
     assert row(text, "lwf") == ["lwf", "1/3", "90.0", "–", "–", "90.0", "90.0", "–", "90.0"]
     assert row(text, "ewc") == ["ewc", "0/3", *"–––––––"]
-    assert "still going" in text
-    assert "still going" not in markdown_table(runs[:1])
+    assert "Unfinished runs" in text
+    assert "Unfinished runs" not in markdown_table(runs[:1])
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8, 9, 20, 100])
@@ -114,7 +119,7 @@ def test_names_reach_the_table_as_they_are_but_for_control_characters(write_run:
     assert "[bold]|x" in text
     assert "\x1b" not in text
     assert "?[2Jgone" in text
-    assert r"[bold]\|x" in markdown_table([run])
+    assert r"\[bold\]\|x" in markdown_table([run])
 
 
 def test_no_runs_are_an_error() -> None:
@@ -126,8 +131,8 @@ def test_details_hold_settings_matrix_classes_time_and_memory(write_run: WriteRu
     text = shown(details(load_run(write_run("amgc", [2, 1], [[90], [70, 80]], names=["cat", "dog", "hen"]))))
     assert row(text, "hyper") == ["hyper", "margin", "0.4"]
     assert " ".join(row(text, "tasks")) == "tasks 3 classes in 2 tasks (2 + 1)"
-    assert "23.0 s (train 20.0 s, remember 1.0 s, evaluate 2.0 s)" in text
-    assert "1.0 KiB per class, 3.0 KiB in all" in text
+    assert "23 s (train 20 s, remember 1.0 s, evaluate 2.0 s)" in text
+    assert "1.0 kB per class, 3.1 kB in total" in text
     assert row(text, "T1") == ["T1", "90.0", "–", "90.0", "90.0"]
     assert row(text, "T2") == ["T2", "73.3", "70.0", "80.0", "70.0", "80.0"]
     assert "BWT -20.0" in text
@@ -148,3 +153,15 @@ def test_details_of_a_run_that_has_just_begun_say_so(write_run: WriteRun) -> Non
     text = shown(details(load_run(write_run("amgc", [2, 1], []))))
     assert "0 of 2 tasks finished" in text
     assert row(text, "time") == ["time", "–"]
+
+
+def test_one_description_of_a_table_has_every_format() -> None:
+    table = Table(
+        ["method", ("digits", "LA"), ("digits", "AIA")], [["a_b", "9.5", "10.0"]], "Title", [("LA", "last")], ["Note."]
+    )
+    lines = [line.split() for line in as_text(table).splitlines() if line and "─" not in line]
+    assert lines[:4] == [["Title"], ["digits"], ["method", "LA", "AIA"], ["a_b", "9.5", "10.0"]]
+    assert lines[-2:] == [["LA", "last"], ["Note."]]
+    assert "| method | digits: LA |  AIA |" in as_markdown(table) and r"| a\_b   |" in as_markdown(table)
+    assert r"\multicolumn{2}{c}{digits}" in as_latex(table) and r"a\_b & 9.5 & 10.0 \\" in as_latex(table)
+    assert as_csv(table) == "method,LA,AIA\na_b,9.5,10.0\n"

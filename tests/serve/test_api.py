@@ -17,7 +17,7 @@ from amgc.model import Model, ModelError
 from amgc.model.pictures import Picture
 from amgc.serve.app import create_app
 from amgc.serve.settings import Limits, Settings
-from amgc.serve.teacher import Teacher
+from amgc.serve.update_queue import UpdateQueue
 
 
 @pytest.fixture
@@ -62,20 +62,20 @@ def test_a_class_is_learned_asked_for_and_forgotten(client, model):
 
 def test_who_has_the_answer_to_a_lesson_is_not_told_that_it_is_going_on(model):
     """At the very moment of the answer: the page looks then. A lesson that is learned, and one that fails."""
-    teacher, begin, seen = Teacher(model, waiting=4), threading.Event(), []
+    updates, begin, seen = UpdateQueue(model, waiting=4), threading.Event(), []
     pictures = [Picture(f"{seed}", png("brick", seed)) for seed in range(3)]
-    teacher.start()
+    updates.start()
     try:
-        teacher._submit(begin.wait)  # so that the lessons wait until somebody listens
-        lessons = [teacher.learn(given, "brick") for given in (pictures, [])]
+        updates._submit(begin.wait)  # so that the lessons wait until somebody listens
+        lessons = [updates.learn(given, "brick") for given in (pictures, [])]
         for lesson in lessons:
-            lesson.add_done_callback(lambda _: seen.append(teacher.progress))
+            lesson.add_done_callback(lambda _: seen.append(updates.progress))
         begin.set()
         assert lessons[0].result(timeout=60).added == {"brick": 3}
         assert isinstance(lessons[1].exception(timeout=60), ModelError)
     finally:
         begin.set()
-        teacher.close()
+        updates.close()
     assert seen == [None, None]
 
 
@@ -83,7 +83,7 @@ def test_an_empty_model_says_what_it_needs_and_learns_its_first_class(tmp_path):
     model = Model.create(tmp_path / "model", filters=8)
     with TestClient(create_app(model), base_url=BASE) as client:
         refused = client.post("/api/predict", files=parts(png("sea", 1)))
-        assert refused.status_code == 409 and "knows no class yet" in refused.json()["detail"]
+        assert refused.status_code == 409 and "has no classes yet" in refused.json()["detail"]
         assert client.post("/api/learn", files=parts(png("sea", 1)), data={"label": "sea"}).status_code == 200
         answer = client.post("/api/predict", files=parts(png("sea", 2))).json()["answers"][0]
         assert answer["classes"] == [{"label": "sea", "probability": 1.0}]
@@ -115,10 +115,10 @@ def test_pictures_that_cannot_be_used_are_named(client):
         ({"url": "/api/learn", "files": parts(b"x")}, 422, "label"),
         ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "  "}}, 422, "label"),
         ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "y" * 1001}}, 422, "1000"),
-        ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "a", "name": "b"}}, 422, "does not belong"),
+        ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "a", "name": "b"}}, 422, "unexpected part"),
         ({"url": "/api/predict", "files": [("image", ("a.png", b"x"))]}, 422, "images"),
         ({"url": "/api/predict", "files": {"images": (None, "text")}}, 422, "picture 1 cannot be used"),
-        ({"url": "/api/learn", "files": [*parts(b"x"), ("label", ("label.txt", b"a"))]}, 422, "does not belong"),
+        ({"url": "/api/learn", "files": [*parts(b"x"), ("label", ("label.txt", b"a"))]}, 422, "unexpected part"),
         ({"url": "/api/predict", "data": {"images": "x"}}, 415, "multipart"),
         ({"url": "/api/predict", "content": b"x", "headers": {"Content-Type": "multipart/form-data"}}, 400, "boundary"),
         ({"url": "/api/predict?top=0", "files": parts(b"x")}, 422, "top"),
@@ -277,11 +277,11 @@ def test_a_server_that_closes_gives_up_its_lessons(tmp_path, monkeypatch):
         begun.wait(20)
         while client.get("/api/classes").json()["waiting"] == 0:
             time.sleep(0.01)
-        app.state.teacher.stop()
+        app.state.updates.stop()
         for thread in threads:
             thread.join(20)
         assert client.post("/api/forget", json={"label": "sea"}).status_code == 503
-    assert [one.status_code for one in answers] == [503, 503] and "as it was before" in answers[0].json()["detail"]
+    assert [one.status_code for one in answers] == [503, 503] and "has not changed" in answers[0].json()["detail"]
 
 
 def test_the_description_names_every_error(client):

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from amgc.serve.app import create_app
 from amgc.serve.guard import Guard
-from amgc.serve.run import serve
+from amgc.serve.server import serve
 from amgc.serve.settings import Limits, Settings
 
 TOKEN = "correct horse battery"
@@ -139,7 +139,7 @@ def test_the_page_and_health_need_no_token_and_the_description_names_it(model):
 
 
 def test_a_short_token_is_refused(model):
-    with pytest.raises(ValueError, match="has 5 letters; take at least 16"):
+    with pytest.raises(ValueError, match="has 5 characters; use at least 16"):
         serve(model, "127.0.0.1", 0, "short", Limits(), lambda *_: None)
 
 

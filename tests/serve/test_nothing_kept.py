@@ -14,7 +14,7 @@ import httpx2
 
 from amgc.model import Model
 from amgc.model.extractors import encode
-from amgc.model.fit import project
+from amgc.model.novelty import project
 from amgc.model.pictures import Picture
 
 PIECE = 24  # bytes that no two different things share by chance

@@ -37,7 +37,7 @@ def model(tmp_path) -> Path:
 @pytest.mark.parametrize("width", [400, 1400])
 def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, width):
     with server(model, home=tmp_path) as served:
-        assert "knows nothing yet" in served.said
+        assert "has no classes yet" in served.said
         tab.visit(served.address, width)
         tab.until("document.getElementById('known-sum').textContent")
         assert "Nothing yet" in tab.text("known-sum") and "has to learn something" in tab.text("ask-needs")

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,9 +15,12 @@ import tyro
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
-from amgc.report.plan import PLAN
+from amgc.runs.folder import PLAN, RUN
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from amgc.cli.flags import Parsed
     from amgc.cli.jobs.cells import Cell
     from amgc.cli.jobs.job import Executor
     from amgc.cli.jobs.schedule import Work
@@ -123,13 +126,21 @@ def check(given: Compare, handed: Sequence[str]) -> None:
     folder = Path(given.out)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {given.out!r} is a file; name a folder.")
-    if any((folder / name).exists() for name in (PLAN, "run.json")):
+    if any((folder / name).exists() for name in (PLAN, RUN)):
         raise UsageError(f"{given.out!r} holds what `amgc run` made; choose another --out.")
 
 
-def make_cells(given: Compare, handed: Sequence[str]) -> list[Cell]:
-    """The grid, the first seed of everything first."""
+def parse_column(arguments: Sequence[str], tasks: int | None, handed: Sequence[str]) -> Parsed:
+    """Return the configs of one data set and number of tasks, from the flags of `amgc run` in `handed`."""
     from amgc.cli.flags import parse
+
+    return parse([*arguments, *([] if tasks is None else ["--tasks", str(tasks)]), *handed])
+
+
+def make_cells(
+    given: Compare, handed: Any, column: Callable[[Sequence[str], int | None, Any], Parsed] = parse_column
+) -> list[Cell]:
+    """Return the grid, the first seed of everything first. `column` makes the configs of a data set and number of tasks."""
     from amgc.cli.jobs.cells import Cell
     from amgc.cli.run import paper
     from amgc.methods.registry import methods
@@ -141,8 +152,7 @@ def make_cells(given: Compare, handed: Sequence[str]) -> list[Cell]:
         first = [] if given.preset is None and data is None else [given.preset or str(data)]
         first += ["--data", data] if given.preset is not None and data is not None else []
         for tasks in given.tasks or (None,):
-            split = [] if tasks is None else ["--tasks", str(tasks)]
-            one = parse([*first, *chosen, *split, *handed])
+            one = column([*first, *chosen], tasks, handed)
             name = column_name(given, one.choice.preset.name, one.choice.data), tasks_name(next(iter(one.configs.values())))
             if name in parsed:
                 raise UsageError(f"two columns of the grid would have the name {name[0]}, T = {name[1]}.")
@@ -229,15 +239,17 @@ def make_executor(given: Compare, folder: Path) -> tuple[Executor, int]:
     return Local(jobs, visible_gpus()), threads
 
 
-def carry_out(given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str]) -> int:
-    """Run what is missing, and show all."""
+def carry_out(
+    given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str], screen: Console | None = None
+) -> int:
+    """Run what is missing, and show all on `screen`, by default the terminal."""
     from amgc.cli.jobs import schedule
     from amgc.cli.jobs.board import Board, results
     from amgc.cli.jobs.cells import Grid
     from amgc.cli.progress import Quiet, console, stoppable
     from amgc.runs.folder import RunFolder
 
-    screen, watch = console(), Quiet()
+    screen, watch = screen or console(), Quiet()
     folder.mkdir(parents=True, exist_ok=True)
     with RunFolder(folder).locked():
         grid = Grid(folder, [one.cell for one in works], command)

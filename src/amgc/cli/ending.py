@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amgc.report import RunRecord, accuracy_table, find_runs, plot_accuracy
-from amgc.report.plan import paper_figures
-from amgc.report.table import DASH, grid, percent
+from amgc.report.paper import plan_figures
+from amgc.report.table import grid
+from amgc.text import DASH, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +34,7 @@ def show_ending(folder: Path, console: Console) -> None:
 
 def show_paper(folder: Path, runs: Sequence[RunRecord], console: Console) -> None:
     """The paper's figures beside ours, where the preset has some."""
-    figures = paper_figures(folder)
+    figures = plan_figures(folder)
     rows = []
     for run in runs:
         theirs = figures.get(run.method)

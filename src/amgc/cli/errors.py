@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from amgc.runs.folder import is_first_process
+from amgc.text import byte_size
 
 FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
 PARENT = os.getppid()
@@ -113,6 +114,6 @@ def _place(error: OSError) -> str:
         return ""
     try:
         folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename)))
-        return f" ({folder}: {shutil.disk_usage(folder).free / 1e6:.0f} MB free)"
+        return f" ({folder}: {byte_size(shutil.disk_usage(folder).free)} free)"
     except OSError:
         return f" ({error.filename!r})"

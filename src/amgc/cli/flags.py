@@ -15,7 +15,6 @@ from tyro.conf import arg
 
 from amgc.cli.choice import Choice, look
 from amgc.cli.errors import UsageError
-from amgc.cli.presets import UNTRAINED, untrained
 from amgc.data import registry
 from amgc.engine.config import Config, Machine, absolute, merged, type_hints
 from amgc.features.options import OPTIONS, make_options
@@ -56,7 +55,7 @@ class Parsed:
 def parse(arguments: Sequence[str]) -> Parsed:
     """The arguments of `amgc run` as configs. Leaves with SystemExit after a help text or an error in a flag."""
     choice = look(arguments)
-    hypers = {name: choice.preset.hyper_of(entry, choice.features_kind) for name, entry in choice.methods.items()}
+    hypers = {name: choice.preset.hyper_of(entry) for name, entry in choice.methods.items()}
     machine = choice.preset.chosen_machine()
     sources, extractor = data_flags(choice), features_flags(choice)
     rows = top_flags(choice)
@@ -81,21 +80,32 @@ def parse(arguments: Sequence[str]) -> Parsed:
     for name, entry in choice.methods.items():
         changed = _changed(getattr(given, f"own_{_identifier(name)}", None), parts[f"own_{_identifier(name)}"][2])
         changed |= {phase: _changed(getattr(given, phase), parts[phase][2]) for phase in PHASES}
-        config = Config(
+        configs[entry.name] = make_config(
+            choice,
             method=name,
             hyper=merged(hypers[name], changed),
-            data=choice.data,
-            data_options=_apart_from(_plain(given, "data_options", sources), _usual_data(choice)),
-            features=choice.features,
-            features_options=_apart_from(_plain(given, "features_options", extractor), _usual_options(choice)),
+            data_options=_plain(given, "data_options", sources),
+            features_options=_plain(given, "features_options", extractor),
             classes=given.classes or None,
             natural_order=given.natural_order,
             seed=given.seed,
             machine=merged(machine, _changed(given.machine, parts["machine"][2])),
             **split(given, arguments),
         )
-        configs[entry.name] = absolute(config)
     return Parsed(choice, configs, given.out, given.dry_run, given.quiet)
+
+
+def make_config(choice: Choice, data_options: dict[str, Any], features_options: dict[str, Any], **settings: Any) -> Config:
+    """Return the config of one method. Paths become absolute, and options that have their default value are left out."""
+    return absolute(
+        Config(
+            data=choice.data,
+            data_options=_apart_from(data_options, _usual_data(choice)),
+            features=choice.features,
+            features_options=_apart_from(features_options, _usual_options(choice)),
+            **settings,
+        )
+    )
 
 
 def top_flags(choice: Choice) -> list[Flag]:
@@ -171,8 +181,7 @@ def features_flags(choice: Choice) -> list[Flag]:
 def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = "") -> list[Flag]:
     """A dataclass's fields with where each value comes from: its field's source, its method, or the preset."""
     entry = choice.methods[name]
-    usual = untrained(entry) if choice.features_kind in UNTRAINED else entry.hyper
-    own, usual = (getattr(one, phase) if phase else one for one in (entry.hyper, usual))
+    own = getattr(entry.hyper, phase) if phase else entry.hyper
     hints = type_hints(type(hyper))
     rows = []
     for f in fields(hyper):
@@ -180,10 +189,8 @@ def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = ""
         if is_dataclass(value) and f.name in PHASES:
             continue
         source = f.metadata.get("source", "")
-        if value != getattr(usual, f.name):
+        if value != getattr(own, f.name):
             source = f"preset {choice.preset.name}"
-        elif value != getattr(own, f.name):
-            source = f"{choice.features_kind} do not train"
         elif value != f.default:
             source = entry.source(phase, f.name)
         rows.append(Flag(f.name, hints[f.name], value, f.metadata.get("help", ""), hint=_sourced(source)))

@@ -9,27 +9,25 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional, arg
 
+from amgc.cli.own_images import ModelFolder, count_text, show
+
 
 @dataclass(frozen=True)
 class Forget:
     """Make a model forget a class."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
+    model: ModelFolder
     label: Annotated[Positional[str], arg(metavar="CLASS", help="name of the class")]
 
 
 def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Forget, args=list(arguments), prog="amgc forget")
 
-    from amgc.cli.bars import plural
-    from amgc.cli.progress import console
     from amgc.model import Model
-    from amgc.report.table import printable
 
-    model = Model.open(given.model)
-    model.forget(given.label)
-    text = f"Forgot {given.label!r}; {plural(len(model.classes), 'class', 'classes')} known."
+    model = Model.open(given.model).forget(given.label)
+    text = f"Forgot {given.label!r}; the model has {count_text(len(model.classes), 'class')}."
     if model.info().covariance == "shared":
-        text += " Its part of the covariance that all classes share cannot be told apart from theirs, and stays."
-    console().print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        text += " Its contribution to the covariance shared by all classes cannot be separated and remains."
+    show(text)
     return 0

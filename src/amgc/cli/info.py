@@ -9,62 +9,59 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import arg
+
+from amgc.cli.own_images import ModelFolder, count_text, show, show_table
 
 if TYPE_CHECKING:
-    from amgc.model import Info as About
+    from amgc.model import Info as ModelInfo
 
 
 @dataclass(frozen=True)
 class Info:
-    """What a model is: classes, what is kept of their pictures and what is not, files."""
+    """Describe a model: classes, stored statistics, what is never stored, and files."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
-    json: Annotated[bool, arg(help="as JSON")] = False
+    model: ModelFolder
+    json: Annotated[bool, arg(help="print JSON")] = False
 
 
 def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Info, args=list(arguments), prog="amgc info")
 
-    from amgc.cli.progress import console
     from amgc.model import Model
-    from amgc.report.table import grid, printable
 
-    about = Model.open(given.model).info()
+    info = Model.open(given.model).info()
     if given.json:
-        print(json.dumps(dataclasses.asdict(about), indent=1, ensure_ascii=False))
+        print(json.dumps(dataclasses.asdict(info), indent=1, ensure_ascii=False))
         return 0
-    screen = console()
-    for line in lines(about):
-        screen.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-    header = ["class", "pictures", *(["margin"] if about.margins else [])]
-    rows = [[name, f"{count:,}" if about.changeable else "?"] for name, count in about.classes.items()]
-    for row in rows if about.margins else ():
-        row.append(f"{about.margins[row[0]]:.3g}")
-    if rows:
-        screen.print()
-        screen.print(grid(header, rows))
+    for line in lines(info):
+        show(line)
+    if info.classes:
+        header = ["class", "images", *(["margin"] if info.margins else [])]
+        rows = [[name, f"{count:,}" if info.changeable else "?"] for name, count in info.classes.items()]
+        for row in rows if info.margins else ():
+            row.append(f"{info.margins[row[0]]:.3g}")
+        show()
+        show_table(header, rows)
     return 0
 
 
-def lines(about: About) -> list[str]:
-    """All but the classes."""
-    from amgc.cli.bars import plural, size_text
+def lines(info: ModelInfo) -> list[str]:
+    """Describe everything but the classes."""
+    from amgc.text import byte_size
 
-    features = about.features
-    dim = f"{features['dim']:,} features" if features["dim"] else "not fitted yet: the first pictures do that"
-    side = about.image["size"]
-    files = [f"  {name}: {size_text(size)}" for name, size in about.bytes.items()]
+    features, side = info.features, info.image["size"]
+    dim = f"{features['dim']:,} features" if features["dim"] else "fitted when the model first learns"
     return [
-        f"{about.path}: {plural(len(about.classes), 'class', 'classes')} from {plural(about.images, 'picture')}",
-        f"Features: {features['name']}, {dim}" + (f", of pictures of {side} × {side} pixels" if side else ""),
+        f"{info.path}: {count_text(len(info.classes), 'class')} from {count_text(info.images, 'image')}",
+        f"Features: {features['name']}, {dim}" + (f", images of {side} × {side} pixels" if side else ""),
         *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
-        *([] if about.margins else ["Margins: 0 for every class, as no variance was enlarged"]),
-        f"Made {about.created}, changed {about.changed} (change {about.generation}), amgc {about.amgc}",
-        f"Files, {size_text(sum(about.bytes.values()))}:",
-        *files,
-        "Kept:",
-        *[f"  {text}" for text in about.kept],
-        "Not kept:",
-        *[f"  {text}" for text in about.not_kept],
+        *([] if info.margins else ["Margins: 0 for every class"]),
+        f"Created {info.created}, changed {info.changed} (change {info.generation}), amgc {info.amgc}",
+        f"Files, {byte_size(sum(info.bytes.values()))}:",
+        *[f"  {name}: {byte_size(size)}" for name, size in info.bytes.items()],
+        "Stored:",
+        *[f"  {text}" for text in info.kept],
+        "Never stored:",
+        *[f"  {text}" for text in info.not_kept],
     ]

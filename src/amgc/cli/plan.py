@@ -20,8 +20,7 @@ from amgc.cli.progress import Quiet, Shown, stoppable
 from amgc.engine.config import Config, absolute_path, read_config
 from amgc.files import FileFormatError, write_json
 from amgc.methods.registry import find
-from amgc.report.plan import PLAN
-from amgc.runs.folder import RunFolder, is_first_process
+from amgc.runs.folder import PLAN, RunFolder, is_first_process
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -172,7 +171,7 @@ def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
         finished = work()
     except Stopped:
         if is_first_process():
-            begun = (plan.folder / PLAN).exists() or (plan.folder / "run.json").exists()
+            begun = (plan.folder / PLAN).exists() or RunFolder(plan.folder).exists
             text = f"Stopped; go on with: amgc resume {plan.folder}" if begun else "Stopped; nothing was written."
             print(text, file=sys.stderr, flush=True)
         return STOPPED
@@ -208,15 +207,16 @@ def survey_data(plan: Plan, shown: Quiet) -> Dataset:
     from amgc.data.decode import Files
     from amgc.data.images import size_in_bytes
     from amgc.data.registry import survey
-    from amgc.engine.cost import size
+    from amgc.text import byte_size
 
     config = next(iter(plan.configs.values()))
     dataset, cache = survey(config.data, **config.data_options), config.data_options.get("cache", True)
     parts = [dataset.train.pixels, dataset.test.pixels]
     if isinstance(parts[0], Files) and cache is not False:
         place = (default_folder() if cache is True else Path(cache)) / "images"
+        needed = byte_size(sum(map(size_in_bytes, parts)))
         shown.tell(
-            f"data: {sum(map(len, parts)):,} images, decoded once into {place}: {size(sum(map(size_in_bytes, parts)))} of disk "
-            "more, unless they are there already (--data.cache FOLDER: elsewhere; False: nowhere)"
+            f"data: {sum(map(len, parts)):,} images will be decoded once into {place}, which takes {needed} of disk unless "
+            "they are cached already (--data.cache FOLDER chooses another folder, False disables the cache)"
         )
     return dataset

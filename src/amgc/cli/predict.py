@@ -13,6 +13,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
+from amgc.cli.own_images import ModelFolder, show_table
 
 if TYPE_CHECKING:
     from amgc.model import Model, Prediction
@@ -20,76 +21,72 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predict:
-    """The most likely classes of pictures, with their probabilities and how well each picture fits its class."""
+    """Predict the most likely classes of images, with their probabilities and how well each image fits its class."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
-    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE [IMAGE …]", help="pictures, or folders of them")]
-    top: Annotated[int, arg(help="classes to show for each picture")] = 1
+    model: ModelFolder
+    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE [IMAGE …]", help="images, or folders of images")]
+    top: Annotated[int, arg(help="number of classes to show for each image")] = 1
     reject: Annotated[
         float | None,
-        arg(
-            metavar="SHARE", help="answer `unknown` where less than this share of the class's own pictures fit worse; say 0.01"
-        ),
+        arg(metavar="SHARE", help="answer `unknown` if less than this share of the class's own images fit worse, such as 0.01"),
     ] = None
-    json: Annotated[bool, arg(help="one JSON object a line")] = False
-    csv: Annotated[bool, arg(help="comma-separated values")] = False
+    json: Annotated[bool, arg(help="print one JSON object per line")] = False
+    csv: Annotated[bool, arg(help="print comma-separated values")] = False
 
 
 def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Predict, args=list(arguments), prog="amgc predict")
     if not given.images:
-        raise UsageError("name at least one picture: amgc predict MODEL IMAGE")
+        raise UsageError("specify at least one image: amgc predict MODEL IMAGE")
     if given.json and given.csv:
-        raise UsageError("--json or --csv, not both.")
+        raise UsageError("choose either --json or --csv.")
 
     from amgc.model import Model
 
     model = Model.open(given.model)
-    wrong: list[str] = []
-    found = usable(model, given, wrong)
+    errors: list[str] = []
+    predictions = readable(model, given, errors)
     if given.json:
-        for answer in found:
-            print(json.dumps(answer.to_json(), ensure_ascii=False))
+        for one in predictions:
+            print(json.dumps(one.to_json(), ensure_ascii=False))
     elif given.csv:
-        write_csv(found, min(given.top, len(model.classes)))
+        write_csv(predictions, min(given.top, len(model.classes)))
     else:
-        show(found)
-    for text in wrong:
+        write_table(predictions)
+    for text in errors:
         say(f"error: {text}")
-    return FAILED if wrong else 0
+    return FAILED if errors else 0
 
 
-def usable(model: Model, given: Predict, wrong: list[str]) -> Iterator[Prediction]:
-    """The answers; what is wrong with the other pictures is added to `wrong`."""
+def readable(model: Model, given: Predict, errors: list[str]) -> Iterator[Prediction]:
+    """Yield the predictions of readable images; append the errors of the others to `errors`."""
     from amgc.model import PictureError
 
-    for answer in model.predict_each(given.images, given.top, given.reject):
-        if isinstance(answer, PictureError):
-            wrong.append(str(answer))
+    for one in model.predict_each(given.images, given.top, given.reject):
+        if isinstance(one, PictureError):
+            errors.append(str(one))
         else:
-            yield answer
+            yield one
 
 
-def write_csv(found: Iterator[Prediction], top: int) -> None:
+def write_csv(predictions: Iterator[Prediction], top: int) -> None:
     writer = csv.writer(sys.stdout)
     places = [f"{name} {number}" for number in range(1, top + 1) for name in ("class", "probability")]
     writer.writerow(["picture", "answer", "rejected", "fit", *places])
-    for one in found:
+    for one in predictions:
         pairs = [value for pair in zip(one.labels, one.probabilities, strict=True) for value in pair]
         writer.writerow([one.source, one.answer, "yes" if one.rejected else "no", "" if one.fit is None else one.fit, *pairs])
 
 
-def show(found: Iterator[Prediction]) -> None:
-    """A line for each picture and class."""
-    from amgc.cli.progress import console
-    from amgc.report.table import DASH, grid, percent
+def write_table(predictions: Iterator[Prediction]) -> None:
+    """Print a line for each image and class."""
+    from amgc.text import DASH, percent
 
     rows = []
-    for one in found:
+    for one in predictions:
         fit = DASH if one.fit is None else f"{one.fit:.3f}"
         for place, (label, share) in enumerate(zip(one.labels, one.probabilities, strict=True)):
             first = place == 0
             shown = f"{one.answer} (nearest: {label})" if first and one.rejected else label
             rows.append([one.source if first else "", shown, percent(share), fit if first else ""])
-    screen = console()
-    screen.print(grid(["picture", "class", "probability, %", "fit"], rows, left=(0, 1)))
+    show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))

@@ -1,4 +1,4 @@
-"""Presets: experiments as TOML files, the package's own by name, anyone's by path. What is misspelt is an error."""
+"""Presets: experiments as TOML files, found by name in the package or by path. Unknown names in a file are errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from amgc.report.paper import toml
 
 TABLES = ("data_options", "features_options", "hyper", "only", "machine", "paper")
 DEFAULT = "digits"
-UNTRAINED = ("patches",)  # extractors that nothing trains
-SOLVED: dict[str, Any] = {"first": {"epochs": 0}, "later": {"epochs": 0}}
-CLOSED_FORM = {"freeze": True, "covariance": "shared", "margin": 0.0, "balance": "per_class", "ridge": None}
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a preset's file can say; empty means that it says nothing."""
+    """The settings of a preset's file. Settings that the file does not have keep their defaults."""
 
     about: str = ""
     cost: str = ""
@@ -41,55 +38,39 @@ class Preset:
     seed: int = 1993
     data_options: dict[str, Any] = field(default_factory=dict)
     features_options: dict[str, Any] = field(default_factory=dict)
-    hyper: dict[str, Any] = field(default_factory=dict)  # of all methods
-    only: dict[str, dict[str, Any]] = field(default_factory=dict)  # of one, by name
+    hyper: dict[str, Any] = field(default_factory=dict)  # for all methods
+    only: dict[str, dict[str, Any]] = field(default_factory=dict)  # for single methods, by name
     machine: dict[str, Any] = field(default_factory=dict)
-    paper: dict[str, dict[str, float]] = field(default_factory=dict)  # LA and AIA in percent, by method
+    paper: dict[str, dict[str, float]] = field(default_factory=dict)  # the paper's LA and AIA in percent, by method
     name: str = ""
     path: str = ""
 
-    def hyper_of(self, entry: Entry, features: str | None = None) -> Hyper:
-        """A method's hyper-parameters: its own defaults, then `[hyper]`, then `[only.NAME]`.
-
-        On features that nothing trains its defaults are `untrained`; what a preset for a network says gives way to them.
-        """
-        features = features or self.features
+    def hyper_of(self, entry: Entry) -> Hyper:
+        """Return a method's hyper-parameters: its own defaults, then `[hyper]`, then `[only.NAME]`."""
         with self.blamed():
-            start = untrained(entry) if self.features in UNTRAINED and features in UNTRAINED else entry.hyper
-            told = merged(merged(start, self.hyper), self.only.get(entry.name, {}))
-            return told if self.features in UNTRAINED or features not in UNTRAINED else untrained(entry, told)
+            return merged(merged(entry.hyper, self.hyper), self.only.get(entry.name, {}))
 
     def chosen_machine(self) -> Machine:
+        """Return the machine's settings with the preset's `[machine]`."""
         with self.blamed():
             return merged(Machine(), self.machine)
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """What is wrong in the block is wrong in the preset's file."""
+        """Turn errors inside the block into usage errors that name the preset's file."""
         try:
             yield
         except (ValueError, TypeError) as error:
             raise UsageError(f"{self.path}: {error}" if self.path else str(error)) from error
 
 
-def untrained(entry: Entry, hyper: Hyper | None = None) -> Hyper:
-    """A method's hyper-parameters on features that nothing trains: solved, task 1 included, where it can be.
-
-    AMGC is then the shared covariance's closed form. Methods that train a head, step by step, do so as ever.
-    """
-    hyper = hyper or entry.hyper
-    if entry.name in ("amgc", "dbgc"):
-        return merged(hyper, CLOSED_FORM | SOLVED)
-    return hyper if entry.hyper.later.epochs else merged(hyper, SOLVED)
-
-
 def names() -> list[str]:
-    """The package's presets."""
+    """Return the names of the package's presets."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def named(name: str) -> Preset:
-    """The package's preset `name`, or the one in the file `name` (a path that ends in .toml)."""
+    """Return the package's preset `name`, or the preset in the file `name` (a path that ends in .toml)."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
         if name.endswith(".toml"):
@@ -99,17 +80,17 @@ def named(name: str) -> Preset:
 
 
 def read(path: Path) -> Preset:
-    """The preset in a file, all names in it checked."""
+    """Read a preset from a file and check all names in it."""
     preset = Preset(name=path.stem, path=str(path))
     with preset.blamed():
         content = toml(path)
         tables = {name: content.pop(name) for name in TABLES if name in content}
-        for name in ("name", "path"):  # fields, but not the file's to say
+        for name in ("name", "path"):  # fields that a file cannot set
             if name in content:
                 raise ValueError(f"there is no setting {name!r}.")
         try:
             preset = merged(preset, content)
-        except ValueError as error:  # tables are settings too: suggest them
+        except ValueError as error:  # suggest tables as well
             wrong = next((key for key in content if key not in Preset.__dataclass_fields__), "")
             close = difflib.get_close_matches(wrong, TABLES, n=1)
             raise ValueError(f"there is no setting {wrong!r}; did you mean [{close[0]}]?" if close else str(error)) from None

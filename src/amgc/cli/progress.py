@@ -17,9 +17,8 @@ from rich.text import Text
 from amgc.cli.errors import say
 from amgc.engine.watch import Progress, Stopped, Watch
 from amgc.methods.contract import Task
-from amgc.report.details import time_text
-from amgc.report.table import percent, printable
 from amgc.runs.folder import is_first_process
+from amgc.text import duration, percent, printable
 
 if TYPE_CHECKING:
     from amgc.engine.cost import Cost
@@ -33,6 +32,18 @@ def console() -> Console:
     """Where results go; $NO_COLOR is respected, and what is piped is plain and not wrapped to 80 columns."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=100)
+
+
+@contextmanager
+def bar(screen: Console, text: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar with the time left, on a terminal only. Yields a function of (done, total)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+    with Bar(*columns, console=screen, transient=True, disable=quiet or not screen.is_terminal) as shown:
+        task = shown.add_task(text, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 class Quiet(Watch):
@@ -90,8 +101,6 @@ class Shown(Quiet):
         self.run_began, self.first_task = time.monotonic(), None
 
     def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
-        from amgc.engine.cost import duration
-
         self.tell(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
         if takers:
             self.tell(f"Task 1 is trained once, by {giver}, and taken over by {' and '.join(takers)}.")
@@ -121,7 +130,7 @@ class Shown(Quiet):
         parts += [f"batch accuracy {percent(now.accuracy)} %", f"{(now.step - self.done) / spent:.1f} steps/s"]
         line, heading = ", ".join(parts), self.heading
         if (left := self.time_left(now.step)) is not None:  # in the first line, which is short enough for it
-            heading += f" (about {time_text(left)} left" + (f" for {self.method})" if len(self.costs) > 1 else ")")
+            heading += f" (about {duration(left)} left" + (f" for {self.method})" if len(self.costs) > 1 else ")")
         if self.live is not None:
             self.live.update(Text(f"{heading}\n{line}", overflow="ellipsis", no_wrap=True), refresh=True)
         elif not self.screen.is_terminal:
@@ -146,7 +155,7 @@ class Shown(Quiet):
     def end_task(self, task: Task, line: dict[str, Any]) -> None:
         self.close()
         accuracy = percent(sum(line["correct"]) / max(1, sum(line["total"])))
-        spent = time_text(sum(line["seconds"].values()))
+        spent = duration(sum(line["seconds"].values()))
         classes = f"{len(task.seen)} seen class{'es' * (len(task.seen) > 1)}"
         self.tell(f"{self.method}, task {task.index + 1}/{len(self.sizes)}: {accuracy} % on {classes} ({spent})")
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError, check_text
 from amgc.cli.flags import SPLIT, Parsed, parse
-from amgc.report.plan import PLAN
-from amgc.runs.folder import FIRST_TASK, RUN, is_first_process
+from amgc.runs.folder import FIRST_TASK, PLAN, RUN, is_first_process
 
 FOLDER = "AMGC_FOLDER"  # tells the processes that the first one starts which folder it chose
 

@@ -35,16 +35,17 @@ def main(arguments: Sequence[str]) -> int:
     from amgc.cli.ending import width
     from amgc.cli.errors import UsageError
     from amgc.cli.progress import console
-    from amgc.report import FORMATS, as_text, named_runs, paper_table, whole_file
+    from amgc.files import atomic
+    from amgc.report import named_runs, paper_table
 
     if not given.runs:
         raise UsageError(f"name at least one folder: amgc table {given.number} RUN")
     table = paper_table(given.number, named_runs(given.runs))
     chosen = given.format or BY_SUFFIX.get(given.out.suffix.lower() if given.out else "", "text")
     if given.out is None:
-        print(as_text(table, width(console())) if chosen == "text" else FORMATS[chosen](table), end="")
+        print(table.format(chosen, width(console())), end="")
         return 0
-    with whole_file(given.out) as temporary:
-        temporary.write_text(FORMATS[chosen](table), encoding="utf-8")
+    with atomic(given.out) as temporary:
+        temporary.write_text(table.format(chosen), encoding="utf-8")
     print(f"{given.out}: Table {given.number} as {chosen}")
     return 0

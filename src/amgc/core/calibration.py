@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from amgc.core.covariance import Covariances
-from amgc.core.gaussian import sample
+from amgc.core.gaussian import root, sample
 from amgc.core.solver import Head
 from amgc.core.statistics import ClassStatistics
 from amgc.core.whitening import Whitener
@@ -48,11 +48,15 @@ def temperature(
     means, weight, bias = _centred(head, statistics)
     chosen = _chosen(means)
     pooled = statistics.pooled().double().cpu()
-    nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
     prior = PRIOR / (statistics.count[chosen].double() - 1 + PRIOR)
-    noise = sample(nothing, _mixed(statistics.covariances, chosen, pooled, prior), _draws(chosen), _generator())
-    scores = (means[chosen][:, None] + found.spread[chosen][:, None, None] * noise) @ weight.T + bias
-    return _least_loss(scores, chosen, found.optimism[chosen])
+    mixed = _mixed(statistics.covariances, chosen, pooled, prior)
+    large = 0 if mixed.flat else 1 if mixed.full is None else len(chosen)  # roots of d × d matrices, were features drawn
+    if large * statistics.dim**3 < len(chosen) * len(weight) ** 3:
+        nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
+        noise = sample(nothing, mixed, _draws(chosen), _generator()) @ weight.T
+    else:
+        noise = _score_noise(weight @ mixed.product(weight.expand(len(chosen), -1, -1)).mT, means, chosen)
+    return _least_loss(means, weight, bias, chosen, noise, found)
 
 
 def correction(
@@ -106,23 +110,14 @@ def sample_temperature(scores: Tensor, at_means: Tensor, targets: Tensor, correc
 
 
 def shared_temperature(head: Head, statistics: ClassStatistics, fitted: float) -> float:
-    """`temperature` for the closed form with a shared covariance, whose degrees of freedom are `fitted`.
-
-    Scores of draws from N(μ_k, Σ) are draws from N(W μ_k + b, W Σ Wᵀ): K numbers each, however many features there are.
-    """
+    """`temperature` for the closed form with a shared covariance, whose degrees of freedom are `fitted`."""
     found = shared_correction(statistics, fitted)
     if found is None:
         return 1.0
     means, weight, bias = _centred(head, statistics)
-    order = _by_size(means)  # scores in the order of arrival would give each class other random numbers
-    means, weight, bias = means[order], weight[order], bias[order]
     chosen = _chosen(means)
     spread = weight @ statistics.shared().times(weight.T.to(statistics.device)).cpu()
-    values, vectors = torch.linalg.eigh((spread + spread.T) / 2)
-    root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T  # the one root that rounding does not turn: spread is singular
-    noise = torch.randn(len(chosen), _draws(chosen), len(weight), generator=_generator(), dtype=root.dtype) @ root
-    scores = (means[chosen] @ weight.T + bias)[:, None] + noise * found.spread[order][chosen][:, None, None]
-    return _least_loss(scores, chosen, found.optimism[order][chosen])
+    return _least_loss(means, weight, bias, chosen, _score_noise(spread, means, chosen), found)
 
 
 def _centred(head: Head, statistics: ClassStatistics) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,10 +144,21 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def _least_loss(scores: Tensor, chosen: Tensor, optimism: Tensor) -> float:
-    """The temperature for scores (classes, draws, K) of draws from the chosen classes, the own score being too good."""
+def _score_noise(spread: Tensor, means: Tensor, chosen: Tensor) -> Tensor:
+    """Draws from N(0, W Σ Wᵀ), (classes, draws, K), given that: spread (K, K), or (classes, K, K), one for each chosen class.
+
+    Scores of draws from N(μ, Σ) are draws from N(W μ + b, W Σ Wᵀ): K numbers each, however many features there are.
+    """
+    order = _by_size(means)  # in the order of arrival each class's scores would get other random numbers
+    numbers = torch.randn(len(chosen), _draws(chosen), len(order), generator=_generator(), dtype=spread.dtype)
+    return (numbers @ root(spread[..., order[:, None], order]))[..., order.argsort()]
+
+
+def _least_loss(means: Tensor, weight: Tensor, bias: Tensor, chosen: Tensor, noise: Tensor, correct: Correction) -> float:
+    """The temperature for draws from the chosen classes, given the noise (classes, draws, K) of their scores."""
+    scores = (means[chosen] @ weight.T + bias)[:, None] + correct.spread[chosen][:, None, None] * noise
     target = chosen[:, None, None].expand(-1, scores.shape[1], 1)
-    own_score = scores.gather(2, target) - optimism[:, None, None]
+    own_score = scores.gather(2, target) - correct.optimism[chosen][:, None, None]
     return 1 / _sharpness(scores.scatter(2, target, own_score) - own_score)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import torch
 from torch import Tensor
+
+from amgc.core import symmetric
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Covariances:
     def parts(self) -> list[Tensor]:
         """The parts that are there."""
         return [part for part in (self.full, self.factor, self.diagonal, self.common) if part is not None]
+
+    @property
+    def flat(self) -> bool:
+        """Whether no part has an off-diagonal."""
+        return self.full is None and self.factor is None and self.common is None
 
     def double(self) -> Covariances:
         """The same in float64."""
@@ -139,7 +146,10 @@ class Covariances:
         return result
 
     def mixtures(self, shares: Tensor) -> Tensor:
-        """Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d)."""
+        """Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d), or (J, d) when no part has an off-diagonal."""
+        if self.flat:
+            assert self.diagonal is not None
+            return shares @ self.diagonal.expand(shares.shape[1], -1)
         dim = self.parts()[0].shape[1]
         result = shares.new_zeros(len(shares), dim, dim)
         flat = result.view(len(shares), -1)
@@ -181,6 +191,37 @@ class Covariances:
         )
 
 
+@dataclass(frozen=True)
+class SharedCovariance:
+    """One covariance of all classes: Σ = keep · upper off the diagonal, and `variances` on it.
+
+    Shrinking, loading and enlarging it does not copy the matrix.
+
+    upper (d, d): entries below the diagonal are not read. variances (d,) in float64.
+    """
+
+    upper: Tensor
+    keep: float
+    variances: Tensor
+
+    @property
+    def dim(self) -> int:
+        return len(self.upper)
+
+    def times(self, columns: Tensor) -> Tensor:
+        """Return Σ x for columns x (d, m)."""
+        return symmetric.product(self.upper, columns).mul_(self.keep).addcmul_(self.extra[:, None].to(columns), columns)
+
+    @property
+    def extra(self) -> Tensor:
+        """The part of the variances beyond keep · upper, (d,)."""
+        return self.variances - self.keep * self.upper.diagonal().to(self.variances)
+
+    def plus_diagonal(self, extra: float | Tensor) -> SharedCovariance:
+        """Add `extra`, one number or (d,), to the variances."""
+        return replace(self, variances=self.variances + extra)
+
+
 def column(scale: float | Tensor, axes: int = 1) -> float | Tensor:
     """A number per class (K,) as (K, 1), or with more axes, to multiply rows by; one number stays one."""
     return scale[(..., *[None] * axes)] if isinstance(scale, Tensor) else scale
@@ -205,21 +246,21 @@ def as_covariances(covariance: AnyCovariance) -> Covariances:
     )
 
 
-def enlarge(covariance: AnyCovariance, margin: float | Tensor) -> AnyCovariance:
-    """Eq. (ve): the covariances with their variances, the diagonals, multiplied by 1 + margin.
+@overload
+def enlarge(covariance: SharedCovariance, margin: float) -> SharedCovariance: ...
+@overload
+def enlarge(covariance: AnyCovariance, margin: float | Tensor) -> Covariances: ...
+def enlarge(covariance: AnyCovariance | SharedCovariance, margin: float | Tensor) -> Covariances | SharedCovariance:
+    """Apply VE, Eq. (ve): Σ_k + λ Λ_k, with Λ_k the diagonal of Σ_k.
 
-    The answer has the form of the question, except that a tensor (K, d, d) comes back as `Covariances` that share its
-    memory. `margin` may differ from class to class (K,).
+    The result shares the memory of large matrices with the input. The margin λ is one number or one per class (K,).
 
-    >>> enlarge(torch.tensor([[1.0, 2.0]]), 0.5)
+    >>> enlarge(torch.tensor([[1.0, 2.0]]), 0.5).variances()
     tensor([[1.5000, 3.0000]])
     """
     if not bool((torch.as_tensor(margin) >= 0).all()):
         raise ValueError(f"margin must not be negative, not {margin}.")
-    row = margin.unsqueeze(-1) if isinstance(margin, Tensor) else margin
-    if isinstance(covariance, LowRank):
-        return LowRank(covariance.factor, covariance.diagonal * (1 + row))
-    if isinstance(covariance, Tensor) and covariance.ndim == 2:
-        return covariance * (1 + row)
+    if isinstance(covariance, SharedCovariance):
+        return covariance.plus_diagonal(margin * covariance.variances)
     parts = as_covariances(covariance)
-    return parts.plus_diagonal(row * parts.variances())
+    return parts if not isinstance(margin, Tensor) and margin == 0 else parts.plus_diagonal(column(margin) * parts.variances())

@@ -1,20 +1,20 @@
-"""Gaussians as the competitors use them: samples, Mahalanobis distances, shrinkage, Tukey's transform.
-
-Class covariances are often singular (500 samples in 512 dimensions): sampling does not mind, `mahalanobis` says so.
-"""
+"""Gaussians: draws, projections and shrinkage. Covariances may be singular, as with 500 samples in 512 dimensions."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from amgc.core.covariance import AnyCovariance, LowRank, as_covariances, column
+from amgc.core.covariance import AnyCovariance, as_covariances, column, enlarge
 from amgc.core.inputs import Label
 from amgc.core.statistics import ClassStatistics
 
 
 def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch.Generator | None = None) -> Tensor:
-    """Pseudo features f̃ ~ N(μ_k, Σ_k), `count` per class: (K, count, d). Singular covariances are fine.
+    """Draw `count` pseudo features f̃ ~ N(μ_k, Σ_k) per class: (K, count, d).
 
     >>> draws = sample(torch.zeros(1, 2), torch.tensor([[4.0, 0.0]]), 1000, torch.Generator().manual_seed(0))
     >>> round(draws.std(1)[0, 0].item(), 1), draws[0, :, 1].abs().max().item()
@@ -24,42 +24,49 @@ def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch
 
 
 class Sampler:
-    """Draws from N(μ_k, Σ_k) again and again: what `sample` does, with the roots of the covariances computed once."""
+    """Draws from N(μ_k, Σ_k) like `sample`, but computes the roots of the covariances only once.
+
+    With the same generator, draws are a continuous function of the covariances: rounding that differs between processes or
+    machines changes them by rounding only.
+    """
 
     def __init__(self, mean: Tensor, covariance: AnyCovariance) -> None:
         parts = as_covariances(covariance)
         self.mean = mean
-        # A sum of covariances is the covariance of a sum of independent draws, so each part adds its own: a root
-        # (K, d, r) or (d, r) to multiply noise with, and the deviations of the diagonal part.
-        self.roots: list[Tensor] = []
+        # The sum of independent draws has the sum of their covariances, so each part adds its own draw: noise times matrices
+        # (K, d, d), (d, d) or two thin ones, and for the diagonal part noise times deviations.
+        self.roots: list[list[Tensor]] = []
         self.deviation: Tensor | None = None
         if parts.full is not None:
-            self.roots.append(column(parts.scale, 2) ** 0.5 * root(parts.full).to(mean.dtype))
-        if parts.factor is not None:
-            self.roots.append(parts.factor.to(mean.dtype))
+            self.roots.append([column(parts.scale, 2) ** 0.5 * root(parts.full).to(mean.dtype)])
+        if parts.factor is not None:  # (F Fᵀ)^½ = U S Uᵀ; not F itself, whose columns have arbitrary signs
+            left, values, _ = torch.linalg.svd(parts.factor.double(), full_matrices=False)
+            self.roots.append([left.to(mean.dtype), (left * values.unsqueeze(-2)).mT.to(mean.dtype)])
         if parts.common is not None:
-            self.roots.append(column(parts.common_scale, 2) ** 0.5 * root(parts.common).to(mean.dtype))
+            self.roots.append([column(parts.common_scale, 2) ** 0.5 * root(parts.common).to(mean.dtype)])
         if parts.diagonal is not None:
             self.deviation = parts.diagonal.clamp_min(0).sqrt()[:, None].to(mean.dtype)
 
     def __call__(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """`count` draws per class: (K, count, d)."""
+        """Return `count` draws per class, (K, count, d)."""
         where = self.mean.device if generator is None else generator.device
 
-        def noise(width: int) -> Tensor:
-            drawn = torch.randn(len(self.mean), count, width, generator=generator, dtype=self.mean.dtype, device=where)
-            return drawn.to(self.mean.device)
+        def noise() -> Tensor:
+            shape = len(self.mean), count, self.mean.shape[1]
+            return torch.randn(shape, generator=generator, dtype=self.mean.dtype, device=where).to(self.mean.device)
 
         drawn = self.mean[:, None].expand(-1, count, -1).clone()
-        for factor in self.roots:
-            drawn += noise(factor.shape[-1]) @ factor.mT
+        for matrices in self.roots:
+            drawn += reduce(torch.matmul, matrices, noise())
         if self.deviation is not None:
-            drawn += noise(self.mean.shape[1]) * self.deviation
+            drawn += noise() * self.deviation
         return drawn
 
 
-def along(statistics: ClassStatistics, label: Label, axes: Tensor) -> tuple[Tensor, Tensor]:
-    """A class's Gaussian in the coordinates `axes @ x`, axes (m, d): mean (m,) and covariance (m, m). No d × d matrix is made.
+def along(statistics: ClassStatistics, label: Label, axes: Tensor, margin: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return a class's Gaussian in the coordinates `axes @ x`, axes (m, d): mean (m,) and covariance (m, m).
+
+    The covariance is enlarged by `margin`. No d × d matrix is created.
 
     >>> kept = ClassStatistics(3).update([[0.0, 1.0, 5.0], [2.0, 3.0, 5.0]], ["cat", "cat"])
     >>> [part.tolist() for part in along(kept, "cat", torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))]
@@ -69,55 +76,37 @@ def along(statistics: ClassStatistics, label: Label, axes: Tensor) -> tuple[Tens
     mean = axes.to(statistics.mean) @ statistics.mean[row]
     axes = axes.to(statistics.device, statistics.dtype)
     if statistics.form == "shared":
-        return mean, axes @ statistics.shared().times(axes.T.contiguous())
-    kept = statistics.covariance
-    own = (
-        LowRank(kept.factor[row : row + 1], kept.diagonal[row : row + 1]) if isinstance(kept, LowRank) else kept[row : row + 1]
-    )
-    return mean, axes @ as_covariances(own).product(axes[None])[0].T
+        return mean, axes @ enlarge(statistics.shared(), margin).times(axes.T.contiguous())
+    own = enlarge(statistics.covariances.rows(slice(row, row + 1)), margin)
+    return mean, axes @ own.product(axes[None])[0].T
 
 
-def variances(statistics: ClassStatistics) -> Tensor:
-    """The variances (K, d) of all classes; (1, d) if all have the same."""
+def variances(statistics: ClassStatistics, labels: Iterable[Label]) -> Tensor:
+    """Return the variances of these classes, (classes, d)."""
+    rows = [statistics.index(label) for label in labels]
     if statistics.form == "shared":
-        return statistics.shared().variances[None].to(statistics.dtype)
-    kept = statistics.covariance
-    return kept.diagonal if isinstance(kept, LowRank) else as_covariances(kept).variances()
+        return statistics.shared().variances.to(statistics.dtype).expand(len(rows), -1)
+    return statistics.covariances.variances()[rows]
 
 
 def root(covariance: Tensor) -> Tensor:
-    """A matrix R with R Rᵀ = Σ for positive semi-definite Σ (..., d, d), by eigenvalues where Cholesky fails."""
-    triangle: Tensor
-    triangle, failed = torch.linalg.cholesky_ex(covariance)
-    if not bool(failed.any()):
-        return triangle
-    values, vectors = torch.linalg.eigh(covariance.double())
-    spectral: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
-    return spectral.to(covariance.dtype)
+    """Return the symmetric R with R R = Σ for positive semi-definite Σ (..., d, d).
 
-
-def mahalanobis(features: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
-    """Squared distances (N, K) of features (N, d) to K classes, (x - μ_k)ᵀ Σ_k⁻¹ (x - μ_k); Σ (K, d, d) or shared (d, d).
-
-    One triangular solve per class; raises if a covariance is not positive definite (shrink it first).
+    The symmetric root is a continuous function of Σ. Other roots are not: whether a Cholesky factor of a singular Σ exists
+    depends on rounding, and V √Λ depends on the arbitrary signs of the eigenvectors V. Eigenvalues below ε tr Σ, the size of
+    rounding errors in Σ, count as 0, because the square root is steepest there; between one and two times that bound their
+    roots grow to their full size.
     """
-    shared = covariance.ndim == 2
-    triangle, failed = torch.linalg.cholesky_ex(covariance)
-    if bool(failed.any()):
-        which = "the covariance" if shared else f"{int((failed > 0).sum())} of {len(covariance)} covariances"
-        raise ValueError(f"{which} cannot be inverted; use shrink() first, or more samples than features.")
-    if shared:
-        white, centres = (torch.linalg.solve_triangular(triangle, x.mT, upper=False).mT for x in (features, mean))
-        return torch.cdist(white, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
-    distances = [
-        torch.linalg.solve_triangular(lower, (features - centre).mT, upper=False).square().sum(0)
-        for lower, centre in zip(triangle, mean, strict=True)
-    ]
-    return torch.stack(distances, 1)
+    values, vectors = torch.linalg.eigh(covariance.double())
+    trace = covariance.diagonal(dim1=-2, dim2=-1).double().sum(-1, keepdim=True)
+    floor = (torch.finfo(covariance.dtype).eps * trace).clamp_min(torch.finfo(torch.float64).tiny)
+    roots = values.clamp_min(0).sqrt() * (values / floor - 1).clamp(0, 1)
+    symmetric: Tensor = (vectors * roots.unsqueeze(-2)) @ vectors.mT
+    return symmetric.to(covariance.dtype)
 
 
 def shrink(covariance: Tensor, diagonal: float = 1.0, off_diagonal: float = 1.0) -> Tensor:
-    """FeCAM's shrinkage: Σ + γ₁ V₁ I + γ₂ V₂ (1 - I), V₁ the mean variance and V₂ the mean off-diagonal entry."""
+    """Apply FeCAM's shrinkage: Σ + γ₁ V₁ I + γ₂ V₂ (1 - I), V₁ the mean variance and V₂ the mean off-diagonal entry."""
     dim = covariance.shape[-1]
     unit = torch.eye(dim, dtype=covariance.dtype, device=covariance.device)
     trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
@@ -126,10 +115,10 @@ def shrink(covariance: Tensor, diagonal: float = 1.0, off_diagonal: float = 1.0)
 
 
 def oas(covariance: Tensor, freedom: int) -> float:
-    """How far to draw an estimated covariance (d, d) towards its diagonal: oracle approximating shrinkage.
+    """Return the oracle approximating shrinkage (OAS) of an estimated covariance (d, d) towards its diagonal, from 0 to 1.
 
-    The formula of Chen, Wiesel, Eldar and Hero (2010) on the correlation matrix, whose target is then the identity; `freedom`
-    is the number of samples less the number of means. It needs the estimate alone, not the samples.
+    This is the formula of Chen, Wiesel, Eldar and Hero (2010) applied to the correlation matrix. It needs no samples, only
+    `freedom`, the number of samples minus the number of means.
     """
     dim = len(covariance)
     deviation = covariance.diagonal().double().clamp_min(0).sqrt()
@@ -143,14 +132,7 @@ def oas(covariance: Tensor, freedom: int) -> float:
 
 
 def correlation(covariance: Tensor) -> Tensor:
-    """Σ_ij / (s_i s_j): covariances (..., d, d) scaled to unit variances."""
+    """Scale covariances (..., d, d) to unit variances: Σ_ij / (s_i s_j)."""
     variances = covariance.diagonal(dim1=-2, dim2=-1)
     deviation = torch.where(variances > 0, variances, 1.0).sqrt()  # a constant feature is correlated with nothing
     return covariance / (deviation[..., None] * deviation[..., None, :])
-
-
-def tukey(features: Tensor, power: float = 0.5) -> Tensor:
-    """Tukey's ladder: non-negative features to a power (the logarithm for 0), which makes them less skewed."""
-    if bool((features < 0).any()) or (power == 0 and bool((features == 0).any())):
-        raise ValueError("Tukey's transform needs non-negative features (positive ones for power 0), as behind a ReLU.")
-    return features.log() if power == 0 else features.pow(power)

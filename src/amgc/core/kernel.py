@@ -56,11 +56,13 @@ def evaluate(
     class_weight: Tensor,
     needs: Needs = HEAD_ONLY,
     soft_margin: float = 0.0,
+    pushed: Tensor | None = None,
 ) -> Evaluation:
     """Σ_k class_weight_k log Σ_j exp z_jk and its gradients.
 
     weight (C, d), bias (C,), mean (K, d), targets (K,): the column of each row's own class, class_weight (K,);
-    soft_margin is added to z_jk of every other class j ≠ k.
+    soft_margin is added to z_jk of every other class j ≠ k. pushed (C, d), instead of a common matrix C: the product
+    weight @ C, if it is known already.
     """
     # One vector added to all rows of `weight` changes nothing; without their mean the expanded squares cancel least.
     weight = weight - weight.mean(0)
@@ -74,11 +76,14 @@ def evaluate(
         linear = linear - diagonal * own
     if common is not None:
         pushed = weight @ common
+    elif pushed is not None:
+        pushed = pushed - pushed.mean(0)
+    if pushed is not None:
         linear = linear - common_scale * pushed[targets]
     z = torch.addmm(bias, linear, weight.T)
     if diagonal is not None:
         z.addmm_(diagonal.expand_as(mean), weight.square().T, alpha=0.5)
-    if common is not None:
+    if pushed is not None:
         z += 0.5 * common_scale * (pushed * weight).sum(1)
     # Each row so far is right up to a constant; z_kk = 0 fixes it.
     z -= z.gather(1, targets[:, None])
@@ -144,7 +149,7 @@ def evaluate(
         if diagonal is not None:
             gradient.addcmul_(weight, p.T @ diagonal.expand_as(mean))
             pull.addcmul_(diagonal, average)
-        if common is not None:
+        if pushed is not None:
             q = p * common_scale
             gradient.addcmul_(q.sum(0)[:, None], pushed)
             pull.addmm_(q, pushed)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from amgc.core import memory, symmetric
-from amgc.core.shared import DOUBLE_UP_TO, SharedCovariance, random_signs
+from amgc.core.covariance import SharedCovariance
+from amgc.core.shared import DOUBLE_UP_TO, random_signs
 
 LOADINGS = 10.0 ** (torch.arange(-32, 9, dtype=torch.float64) / 8)  # 1e-4, the variance floor's size, to 10
 WITHIN = 0.01  # of the best: indistinguishable, and then less loading is better

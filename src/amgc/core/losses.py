@@ -51,38 +51,11 @@ def amarx_loss(
 ) -> Tensor:
     """Eq. (L-AMarX-O), computed as Eq. (margin-start): L_DB with variance-enlarged covariances (VE).
 
-    `amarx_margin_form` is the equal Eq. (margin), which shows the margins. The paper's total loss, Eq. (separate), is
-    `distribution_loss` of the new classes plus `amarx_loss` of the old ones.
+    Eq. (margin) is the same loss written with margins, which `margins` and `pairwise_margins` return. The paper's total loss,
+    Eq. (separate), is `distribution_loss` of the new classes plus `amarx_loss` of the old ones.
     """
     enlarged = enlarge(covariance, margin)
     return distribution_loss(weight, bias, mean, enlarged, targets=targets, among=among, class_weight=class_weight)
-
-
-def amarx_margin_form(
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    covariance: Tensor,
-    *,
-    margin: float = 0.4,
-    targets: Tensor | None = None,
-    among: Tensor | None = None,
-) -> Tensor:
-    """Eq. (margin): the same value as `amarx_loss`, written as a softmax cross-entropy with margins. For inspection.
-
-    The own logit loses m_k, the others gain σ_jk + β_jk. Full covariances (K, d, d); builds the K × C × d tensor that
-    `distribution_loss` avoids.
-    """
-    weight, bias, targets = _select(weight, bias, len(mean), targets, among)
-    own = weight[targets]
-    spread = covariance.diagonal(dim1=-2, dim2=-1)
-    v = weight - own[:, None]
-    sigma = 0.5 * torch.einsum("kjd,kde,kje->kj", v, covariance, v)
-    m = margin / 2 * (own.square() * spread).sum(1)
-    beta = margin / 2 * (spread @ weight.square().T - 2 * (own * spread) @ weight.T)
-    logits = mean @ weight.T + bias
-    is_own = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, targets[:, None], True)
-    return torch.nn.functional.cross_entropy(torch.where(is_own, logits - m[:, None], logits + sigma + beta), targets)
 
 
 def sample_loss(weight: Tensor, bias: Tensor, features: Tensor, targets: Tensor, *, among: Tensor | None = None) -> Tensor:

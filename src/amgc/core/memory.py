@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from amgc.text import byte_size
+
 NOTICED = 256 << 20  # bytes below which nobody runs out of memory
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
@@ -43,7 +45,7 @@ def check(dim: int, dtype: torch.dtype, count: float, rows: int, device: torch.d
     # count x² + rows x = free / itemsize
     fitting = (math.sqrt(rows**2 + 4 * count * max(free, 0) / dtype.itemsize) - rows) / (2 * count)
     raise MemoryError(
-        f"{purpose} in {dim:,} dimensions needs {needed / 2**30:.1f} GiB ({count:g} matrices of "
-        f"{matrices(dim, dtype, 1, 0) / 2**30:.1f} GiB, and buffers), but {free / 2**30:.1f} GiB are free: "
+        f"{purpose} in {dim:,} dimensions needs {byte_size(needed)} ({count:g} matrices of "
+        f"{byte_size(matrices(dim, dtype, 1, 0))}, and buffers), but {byte_size(free)} are free: "
         f"{int(fitting) // 100 * 100:,} dimensions would fit. {advice}"
     )

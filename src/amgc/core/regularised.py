@@ -76,7 +76,7 @@ def _solve_shared(
     """The same in closed form: all classes have one covariance, and none is enlarged, for in a call at least one is new."""
     within = statistics.shared()
     floor = _floor(statistics.mean, within.variances, standardize)
-    covariance = replace(within, keep=(1 - to_diagonal) * within.keep).raised(0.0, floor)
+    covariance = replace(within, keep=(1 - to_diagonal) * within.keep).plus_diagonal(floor)
     head, closed = solve_shared(statistics.mean, covariance, is_new, balance)
     fitted = max(statistics.dim - closed.factor.share(closed.factor.covariance.extra), 0.0)
     divisor, correct = shared_temperature(head, statistics, fitted), shared_correction(statistics, fitted)

@@ -14,41 +14,14 @@ import torch
 from torch import Tensor
 
 from amgc.core import memory, symmetric
+from amgc.core.covariance import Covariances, SharedCovariance
+from amgc.core.kernel import evaluate
 
 DOUBLE_UP_TO = 2048  # dimensions in which a float64 factor of float32 covariances costs nothing worth saving
 PROBES = 32  # random signs that stand for all directions in the trace of a large matrix
 ROUNDS = 6  # of refinement
 PRECISE = {torch.float32: 1e-6, torch.float64: 1e-13}  # the residual, beside the means, at which refinement stops
 WRONG = 1e-3  # the residual above which a factor is not one of this matrix
-
-
-@dataclass(frozen=True)
-class SharedCovariance:
-    """Σ = keep · upper off the diagonal, and `variances` on it: shrunk, loaded or enlarged without a copy of the matrix.
-
-    upper (d, d): what stands below the diagonal is not read. variances (d,) float64.
-    """
-
-    upper: Tensor
-    keep: float
-    variances: Tensor
-
-    @property
-    def dim(self) -> int:
-        return len(self.upper)
-
-    def times(self, columns: Tensor) -> Tensor:
-        """Σ x for columns x (d, m)."""
-        return symmetric.product(self.upper, columns).mul_(self.keep).addcmul_(self.extra[:, None].to(columns), columns)
-
-    @property
-    def extra(self) -> Tensor:
-        """What the variances have been given beyond keep · upper, (d,)."""
-        return self.variances - self.keep * self.upper.diagonal().to(self.variances)
-
-    def raised(self, share: float | Tensor, extra: float | Tensor = 0.0) -> SharedCovariance:
-        """Each variance multiplied by 1 + share (VE, Eq. ve), and `extra` added."""
-        return replace(self, variances=self.variances * (1 + share) + extra)
 
 
 class Factor:
@@ -106,9 +79,11 @@ def closed_form(mean: Tensor, covariance: SharedCovariance, class_weight: Tensor
     factor, solved, pushed = _solved(covariance, mean.T)
     inner = mean @ solved
     weight, bias = solved.T / 2, closed_bias((inner + inner.T) / 2, class_weight)
-    loss, gradient, bias_gradient = _measured(weight, bias, mean, pushed.T / 2, class_weight)
-    norm = torch.cat([factor.white(gradient.T).double().T, bias_gradient[:, None]], 1).norm()
-    return ClosedForm(weight, bias, float(loss), float(norm), factor)
+    targets = torch.arange(len(mean), device=mean.device)
+    at = evaluate(weight, bias, mean, Covariances(), targets, class_weight, pushed=pushed.T / 2)
+    assert at.weight is not None and at.bias is not None
+    norm = torch.cat([factor.white(at.weight.T).double().T, at.bias[:, None]], 1).norm()
+    return ClosedForm(weight, bias, float(at.loss), float(norm), factor)
 
 
 def closed_bias(inner: Tensor, class_weight: Tensor) -> Tensor:
@@ -167,17 +142,3 @@ def _refined(factor: Factor, columns: Tensor) -> tuple[Tensor, Tensor, float]:
             break
         solved = solved + factor.solve(white)
     return best
-
-
-def _measured(
-    weight: Tensor, bias: Tensor, mean: Tensor, pushed: Tensor, class_weight: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """L_DB and its gradients in weight and bias; `pushed` is W Σ. As `kernel.evaluate`, without a product with Σ."""
-    reach, spread = weight @ mean.T, weight @ pushed.T
-    z = reach - reach.diagonal() + bias[:, None] - bias  # z_jk at [j, k]
-    z = z + 0.5 * (spread.diagonal()[:, None] + spread.diagonal() - spread - spread.T)
-    share = (torch.softmax(z, 0) * class_weight).fill_diagonal_(0.0)
-    leaving, coming = share.sum(0), share.sum(1)
-    gradient = share @ (mean - pushed) + coming[:, None] * pushed
-    gradient -= share.T @ pushed + leaving[:, None] * (mean - pushed)
-    return (torch.logsumexp(z, 0) * class_weight).sum(), gradient, coming - leaving

@@ -14,11 +14,11 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from amgc.core.covariance import Covariances, enlarge
+from amgc.core.covariance import Covariances, SharedCovariance, column, enlarge
 from amgc.core.inputs import Label
 from amgc.core.kernel import Evaluation, evaluate
 from amgc.core.lbfgs import minimise
-from amgc.core.shared import ClosedForm, SharedCovariance, closed_bias, closed_form
+from amgc.core.shared import ClosedForm, closed_bias, closed_form
 from amgc.core.shrinkage import towards_diagonal
 from amgc.core.statistics import ClassStatistics
 from amgc.core.whitening import Whitener
@@ -35,7 +35,9 @@ class Head:
 
     weight (C, d) and bias (C,) are float64, in the gauge where the rows of `weight` and the biases sum to zero.
     `gap` estimates how far `loss` is above the minimum: the larger of half the Newton decrement, by L-BFGS's inverse
-    Hessian, and of what the last five iterations gained;
+    Hessian, and of what the last five iterations gained. The loss and the scores of likely features are determined to that;
+    a weight is no better than the loss is curved along it, so that a feature that hardly ever varies may have one that is off
+    by its own size;
     `gradient_norm` is taken in whitened coordinates, so that it does not depend on the features' units.
     """
 
@@ -104,10 +106,7 @@ def solve_head(
     is_new = torch.zeros(len(statistics), dtype=torch.bool)
     is_new[[statistics.index(label) for label in new]] = True
     if statistics.form == "shared" and alike(is_new, margin):  # without a copy of the matrix
-        covariance = statistics.shared().raised(
-            0.0 if is_new[0] else margin, torch.as_tensor(ridge, dtype=torch.float64).to(statistics.mean.device)
-        )
-        return solve_shared(statistics.mean, covariance, is_new, balance)[0]
+        return solve_shared(statistics.mean, loaded(statistics.shared(), is_new, margin, ridge), is_new, balance)[0]
     return solve(
         statistics.mean,
         statistics.covariances,
@@ -142,11 +141,10 @@ def solve(
     if shared and alike(is_new, margin) and not isinstance(covariances.common_scale, Tensor):
         assert covariances.common is not None
         own = SharedCovariance(covariances.common, covariances.common_scale, covariances.variances()[0].double())
-        extra = torch.as_tensor(ridge, dtype=torch.float64).to(device)
-        return solve_shared(mean, own.raised(0.0 if is_new[0] else margin, extra), is_new, balance)[0]
+        return solve_shared(mean, loaded(own, is_new, margin, ridge), is_new, balance)[0]
     class_weight = balanced(is_new, balance).to(device)
     if margin > 0:
-        covariances = enlarge(covariances, margin * (~is_new).to(device, dtype))  # type: ignore[assignment]
+        covariances = enlarge(covariances, margin * (~is_new).to(device, dtype))
     if isinstance(ridge, Tensor) or ridge > 0:
         extra = torch.as_tensor(ridge, dtype=dtype, device=device).expand(dim)
         covariances = covariances.plus_diagonal(extra.unsqueeze(0))
@@ -177,6 +175,12 @@ def solve_shared(mean: Tensor, covariance: SharedCovariance, is_new: Tensor, bal
     bias = closed.bias - weight @ centre
     head = Head(weight, bias - bias.mean(), closed.loss, closed.gradient_norm, 0.0, 0, 1, True)
     return head, closed
+
+
+def loaded(covariance: SharedCovariance, is_new: Tensor, margin: float, ridge: float | Tensor) -> SharedCovariance:
+    """Enlarge the covariance if all classes are old, and add the ridge."""
+    enlarged = covariance if is_new[0] else enlarge(covariance, margin)
+    return enlarged.plus_diagonal(torch.as_tensor(ridge, dtype=torch.float64).to(covariance.variances.device))
 
 
 def alike(is_new: Tensor, margin: float) -> bool:
@@ -242,11 +246,11 @@ class _Problem:
     def minimise(self, weight: Tensor, bias: Tensor, tolerance: float, max_iterations: int) -> Head:
         """L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
 
-        The second coordinates are worth their cost (about ten evaluations, and some times the memory of full covariances)
-        only near the minimum, where the curvature changes little any more, and only for covariances that differ beyond
-        their diagonals.
+        The second coordinates are worth their cost (about ten evaluations, and some times the memory of the covariances)
+        only near the minimum, where the curvature changes little any more, and only for covariances of the classes' own.
+        One matrix that they share, enlarged for some, is not worth a matrix for each.
         """
-        own = self.covariances.full is not None or self.covariances.factor is not None
+        own = self.covariances.common is None or self.covariances.full is not None or self.covariances.factor is not None
         few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
         first = self._descend(weight, bias, self.whitener, torch.ones_like(bias), tolerance, few)
         if first.converged or few == max_iterations:
@@ -270,7 +274,7 @@ class _Problem:
             return float(result.loss), torch.cat([rows, (result.bias * bias_scale)[:, None]], 1)
 
         point = torch.cat([whitener.whiten(weight), (bias / bias_scale)[:, None]], 1)
-        first_step = 1.0 if whitener.root.ndim == 3 else 1 / float(self.class_weight.mean())
+        first_step = 1 / float(self.class_weight.mean()) if whitener is self.whitener else 1.0
         outcome = minimise(objective, point, tolerance, most, first_step)
         weight, bias = whitener.unwhiten(outcome.point[:, :-1]), outcome.point[:, -1] * bias_scale
         return Head(
@@ -289,6 +293,7 @@ class _Problem:
 
         Row j meets class k ≠ j as a competitor and class j as the true one. With a_jk = μ_k + Σ_k v_jk its block is
         Σ_k≠j c_k (p_jk Σ_k + p_jk (1 - p_jk) a_jk a_jkᵀ) + c_j (Σ_l≠j p_lj (Σ_j + a_lj a_ljᵀ) - ā āᵀ), ā = Σ_l≠j p_lj a_lj.
+        Of classes that keep only variances, the blocks' diagonals serve: no d × d matrix is made.
         """
         mean, covariances, _, class_weight = self.single
         weight = (weight - weight.mean(0)).to(self.dtype)
@@ -298,17 +303,24 @@ class _Problem:
         mixture = share.T + torch.diag(leaving)
         blocks = covariances.mixtures(mixture)
         # A little of the average keeps blocks of few-sample classes invertible.
-        average = self.average if self.average.ndim == 2 else torch.diag(self.average)
-        blocks += 1e-3 * mixture.sum(1)[:, None, None] * average.to(blocks)
+        blocks += 1e-3 * column(mixture.sum(1), self.average.ndim) * self.average.to(blocks)
         bias_scale = (variance.sum(0) + leaving).double().clamp_min(1e-12).rsqrt()
         rows = max(1, CURVATURE_BYTES // (2 * weight.element_size() * weight.numel()))
         for start in range(0, len(weight), rows):
             group = slice(start, start + rows)
             rival = covariances.product(weight[group] - weight[:, None]) + mean[:, None]  # a_jk at [k, j in group]
-            blocks[group].baddbmm_((rival * variance[:, group, None]).permute(1, 2, 0), rival.transpose(0, 1))
+            _add_products(blocks[group], (rival * variance[:, group, None]).transpose(0, 1), rival.transpose(0, 1))
             own = covariances.rows(group).product(weight - weight[group, None]) + mean[group, None]  # [j in group, l]
             pulled = own * share[group, :, None]
-            blocks[group].baddbmm_(pulled.mT, own)
-            drift = pulled.sum(1)
-            blocks[group].baddbmm_((drift / -class_weight[group, None])[:, :, None], drift[:, None])
-        return Whitener(blocks), bias_scale
+            _add_products(blocks[group], pulled, own)
+            drift = pulled.sum(1, keepdim=True)
+            _add_products(blocks[group], drift / -class_weight[group, None, None], drift)
+        return Whitener(blocks, flat=covariances.flat), bias_scale
+
+
+def _add_products(blocks: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add Σ_k left_jk right_jkᵀ of left and right (J, K, d) to blocks (J, d, d), or its diagonals to those (J, d)."""
+    if blocks.ndim == 3:
+        blocks.baddbmm_(left.mT, right)
+    else:
+        blocks += (left * right).sum(1)

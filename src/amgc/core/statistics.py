@@ -19,10 +19,9 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.core import symmetric
-from amgc.core.covariance import Covariances, LowRank
+from amgc.core.covariance import Covariances, LowRank, SharedCovariance
 from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
 from amgc.core.scatter import ROWS, Scatter
-from amgc.core.shared import SharedCovariance
 
 Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
 KIND = "class statistics"
@@ -358,19 +357,6 @@ class ClassStatistics:
         self.classes = [self.classes[i] for i in keep]
         self._index = {name: i for i, name in enumerate(self.classes)}
         return self
-
-    def enlarged(self, margin: float) -> ClassStatistics:
-        """VE, Eq. (ve): a copy in which every variance is multiplied by 1 + margin."""
-        if not margin >= 0:
-            raise ValueError(f"margin must not be negative, not {margin}.")
-        result = copy.deepcopy(self)
-        if self.form == "full":
-            result._used["full"].diagonal(dim1=-2, dim2=-1).mul_(1 + margin)
-        elif self.form == "shared":
-            result._scatter.upper.diagonal().mul_(1 + margin)
-        else:
-            result._used["diagonal"].mul_(1 + margin)
-        return result
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

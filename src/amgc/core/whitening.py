@@ -9,14 +9,18 @@ from amgc.core import memory
 
 
 class Whitener:
-    """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each."""
+    """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each.
 
-    def __init__(self, spread: Tensor) -> None:
+    `flat` says that (J, d) are the diagonals of J matrices, one for each row, and not one dense matrix.
+    """
+
+    def __init__(self, spread: Tensor, flat: bool = False) -> None:
         if not bool(torch.isfinite(spread).all()):
             raise ValueError("the covariances are not finite: the features are too large, or a margin or ridge is.")
-        variances = spread if spread.ndim == 1 else spread.diagonal(dim1=-2, dim2=-1)
+        self.flat = flat or spread.ndim == 1
+        variances = spread if self.flat else spread.diagonal(dim1=-2, dim2=-1)
         variances = torch.where(variances > 0, variances, 1.0)  # nothing varies there, so any unit will do
-        if spread.ndim == 1:
+        if self.flat:
             self.root = variances.sqrt()
             self.inverse = 1 / self.root
             return
@@ -50,11 +54,10 @@ class Whitener:
 
     def push(self, rows: Tensor) -> Tensor:
         """L⁻¹ x for each row x: a feature becomes white, a gradient in w becomes one in u."""
-        return self._times(rows, self.inverse if self.inverse.ndim == 1 else self.inverse.mT)
+        return self._times(rows, self.inverse if self.flat else self.inverse.mT)
 
-    @staticmethod
-    def _times(rows: Tensor, matrix: Tensor) -> Tensor:
-        if matrix.ndim == 1:
+    def _times(self, rows: Tensor, matrix: Tensor) -> Tensor:
+        if self.flat:
             return rows * matrix
         if matrix.ndim == 2:
             return rows @ matrix

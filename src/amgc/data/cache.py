@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from amgc.data.decode import CorruptImageError, Files
 from amgc.data.images import Images, InMemory, Mapped, Pixels, in_memory, size_in_bytes
 from amgc.files import atomic
+from amgc.text import byte_size
 
 VERSION = 1  # of the format and of how pixels are made from files; a change makes old caches stale
 BLOCK = 1024  # rows per checksum
@@ -243,10 +244,10 @@ def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, 
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free
     if needed + SPARE > free:
-        raise OSError(f"the cache needs {needed / 1e9:.1f} GB and {home} has {free / 1e9:.1f} GB free")
+        raise OSError(f"the cache needs {byte_size(needed)} and {home} has {byte_size(free)} free")
     if others := sum(path.parent != home for path in home.parent.glob("*/manifest.json")):
         log.warning("%s has other caches (%d), of other sizes or files; amgc.data.cache.clear removes them", root, others)
-    log.info("decoding %d images of %s into %s (%.2f GB, once)", len(files), root, home, needed / 1e9)
+    log.info("decoding %d images of %s into %s (%s, once)", len(files), root, home, byte_size(needed))
     manifest: dict[str, Any] = {
         "version": VERSION,
         "pillow": PIL.__version__,

@@ -29,6 +29,7 @@ from amgc.engine.training import Meter, train
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Features, Method, PlainImages, Task
 from amgc.methods.optional import CollectsFromImages, RepeatsFeatures
+from amgc.text import byte_size, duration
 
 STEPS, PATIENCE = 3, 1.0  # steps that are timed, but no further one after so many seconds
 COLLECTED = 8  # images on which `Method.collect` is timed
@@ -51,7 +52,7 @@ class Cost:
     def __str__(self) -> str:
         return (
             f"{self.trained + self.passed:,} image passes ({self.trained:,} of them training), about "
-            f"{duration(self.seconds)}, {size(self.disk)} of disk, {size(self.memory)} of memory"
+            f"{duration(self.seconds)}, {byte_size(self.disk)} of disk, {byte_size(self.memory)} of memory"
         )
 
 
@@ -281,27 +282,3 @@ class _Timer(Watch):
         if now - self.begun > PATIENCE:
             raise Stopped
         return False
-
-
-def duration(seconds: float) -> str:
-    """Format a time span.
-
-    >>> duration(42), duration(150), duration(6000), duration(3e5)
-    ('42 s', '2.5 minutes', '1.7 hours', '3.5 days')
-    """
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "minutes"), (172800, 3600, "hours")):
-        if seconds < limit:
-            return f"{seconds / unit:.0f} s" if unit == 1 else f"{seconds / unit:.1f} {name}"
-    return f"{seconds / 86400:.1f} days"
-
-
-def size(count: float) -> str:
-    """Format a number of bytes.
-
-    >>> size(500), size(2_500_000), size(3e9)
-    ('1 KB', '2.5 MB', '3.0 GB')
-    """
-    for limit, unit, name in ((1e6, 1e3, "KB"), (1e9, 1e6, "MB")):
-        if count < limit:
-            return f"{max(count / unit, 1):.0f} {name}" if name == "KB" else f"{count / unit:.1f} {name}"
-    return f"{count / 1e9:.1f} GB"

@@ -23,8 +23,7 @@ from amgc.methods.optional import ReshapesNetwork, RestoresStructure
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
 from amgc.model.folder import Manifest
-from amgc.model.head import FixedHead
-from amgc.model.state import State
+from amgc.model.state import FixedHead, State
 from amgc.runs.folder import RunFolder
 
 PLACES = ("data", "data_options", "features_options")  # fields of a run's config that may name files and folders of its machine

@@ -1,4 +1,4 @@
-"""What the methods share whose network stays as task 1 left it."""
+"""Base classes of methods whose network is frozen after task 1."""
 
 from __future__ import annotations
 
@@ -14,28 +14,33 @@ FROZEN = Phase(epochs=0, extractor_lr=0.0)
 
 @dataclass(frozen=True)
 class FrozenHyper(Hyper):
-    """The network is trained in task 1, by cross-entropy, and then never again."""
+    """The network is trained in task 1 by cross-entropy, and never again."""
 
     first: Phase = FIRST
     later: Phase = FROZEN
 
     def __post_init__(self) -> None:
-        if self.later.epochs and self.later.extractor_lr:
-            raise ValueError("the network is frozen after task 1: later.extractor_lr must be 0.")
+        refuse_training(self.later)
+
+
+def refuse_training(later: Phase) -> None:
+    """Raise if the phase of later tasks would train the network."""
+    if later.epochs and later.extractor_lr:
+        raise ValueError("the network is frozen after task 1: later.extractor_lr must be 0.")
 
 
 H = TypeVar("H", bound=FrozenHyper)
 
 
 class Frozen(Method[H]):
-    """A method that trains nothing after task 1, whatever `later` says: a preset says it to all methods."""
+    """A method that trains nothing after task 1. It ignores `later`, which a preset may set for all methods."""
 
     def phase(self, task: Task) -> Phase:
         return super().phase(task) if task.is_first else FROZEN
 
 
 class RandomFeatures(Frozen[H]):
-    """One that expands features at random: its weights come from `seed`, drawn once, which alone is remembered."""
+    """A frozen method with random features. Only the seed of their weights is remembered, drawn in task 1."""
 
     seed = 0
 
@@ -46,7 +51,7 @@ class RandomFeatures(Frozen[H]):
 
 
 def class_means(features: Features, new: range) -> torch.Tensor:
-    """The means (new classes, d), float64."""
+    """Return the class means, (new classes, d) in float64."""
     sums: Any = 0.0
     counts: Any = 0.0
     for rows, labels in features:
@@ -57,7 +62,7 @@ def class_means(features: Features, new: range) -> torch.Tensor:
 
 
 def keep_means(method: Method[Any], new: range, features: Features) -> None:
-    """Each row of the head becomes its class's mean: those of the new classes now, old ones are means already."""
+    """Set the head's rows of the new classes to their means. Old classes have theirs already."""
     weight = method.head.weight.detach().clone()
     weight[new.start :] = class_means(features, new).to(weight)
     method.head.set(weight, torch.zeros_like(method.head.bias))

@@ -1,4 +1,4 @@
-"""The extractor of a model: made from what a user names, fitted on the first images, applied to batches of pixels."""
+"""The feature extractor of a model: create it, fit it on the first images, apply it to batches of images."""
 
 from __future__ import annotations
 
@@ -27,53 +27,51 @@ from amgc.files import FileFormatError
 from amgc.model.folder import Folder
 from amgc.model.pictures import Frame, Picture, PictureError
 
-FILTERS = 400  # of patches: 3,200 features, whose shared covariance is a file of 20 MB
-SIDE = 64  # of pictures for patches, at most: their own size if the first ones are smaller
-FIT_PICTURES = 2500  # that patches are fitted on, at most; all in memory, 30 MB
-LOOKED_AT = 64  # of the first pictures, to see how large they are and whether any has colour
-PIXELS = 1 << 20  # in a batch
-FULL, LOWRANK = 256, 4096  # dimensions up to which each class keeps its whole covariance, or the leading part of it
-ENCODING = threading.Lock()  # an extractor uses all cores, and patches set torch's number of threads
+FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
+SIDE = 64  # maximum image size for patches; smaller if the first images are smaller
+FIT_IMAGES = 2500  # maximum number of images that patches are fitted on; they take 30 MB of memory
+INSPECTED = 64  # number of first images whose size and colour are inspected
+PIXELS = 1 << 20  # approximate number of values in a batch
+FULL, LOWRANK = 256, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
+ENCODING = threading.Lock()  # an extractor uses all cores, and patches change torch's number of threads
 
 
-def wanted(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and options of the extractor that a user means by a name or a file."""
+def resolve(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return name or file, and options, of the extractor that `features` refers to: a name, a file or another model."""
     name = os.fspath(features)
     if name.partition(":")[0] in OPTIONS:
         base, _, model = name.partition(":")
-        usual = {"filters": FILTERS, "draw": "gaussian"} if base == "patches" else {}
-        chosen = usual | options | ({"model": model} if model else {})
-        make_options(base, chosen)  # says what is wrong before anything is written
+        defaults = {"filters": FILTERS, "draw": "gaussian"} if base == "patches" else {}
+        chosen = defaults | options | ({"model": model} if model else {})
+        make_options(base, chosen)  # raises an error before anything is written
         if base == "patches" and chosen.get("weights") is not None:
             raise ValueError(
-                "patches have no weights: they are fitted on the first pictures. Leave the weights out, or name a network."
+                "patches have no weights: they are fitted on the first images. Omit the weights, or choose a network."
             )
         return base, chosen
     if Folder(name).exists:
         return str(_extractor_of(Folder(name))), options
     if not Path(name).is_file():
-        raise ValueError(
-            f"there is no extractor and no file {name!r}; extractors are {', '.join(names())} (as timm:NAME), files and models."
-        )
+        raise ValueError(f"there is no extractor, file or model {name!r}; extractors are {', '.join(names())} (as timm:NAME).")
     return name, options
 
 
 def _extractor_of(folder: Folder) -> Path:
-    """The file of another model's extractor."""
+    """Return the file of another model's extractor."""
     entry = folder.manifest().files.get("extractor")
     if entry is None:
-        raise ValueError(f"the model in {str(folder.path)!r} has no extractor yet: its first pictures make it.")
+        raise ValueError(f"the model in {str(folder.path)!r} has no extractor yet: it is fitted when the model first learns.")
     return folder.checked(entry)
 
 
 def scale_of(features: str | os.PathLike[str]) -> int | None:
-    """The side that another model, named as `features`, scales pictures to before they are cut; None: to that of the cut."""
+    """Return the length to which the model `features` scales the shorter side; None for other features and if not set."""
     folder = Folder(features)
     return folder.manifest().image["scale"] if folder.exists else None
 
 
-def make(name: str, options: dict[str, Any], size: int | None, seed: int) -> Extractor:
-    """The extractor, its weights drawn or loaded."""
+def create(name: str, options: dict[str, Any], size: int | None, seed: int) -> Extractor:
+    """Create an extractor with random or loaded weights."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         made = _build(name, options, size) if name in OPTIONS else _from_file(name, options, size)
@@ -91,7 +89,7 @@ def _build(name: str, options: dict[str, Any], size: int | None) -> Extractor:
 
 
 def _from_file(path: str, options: dict[str, Any], size: int | None) -> Extractor:
-    """An extractor that amgc saved, or the weights of a ResNet-18."""
+    """Load an extractor that amgc saved, or build a ResNet-18 from a file of its weights."""
     try:
         made = load_extractor(path)
     except FileFormatError:
@@ -101,20 +99,23 @@ def _from_file(path: str, options: dict[str, Any], size: int | None) -> Extracto
         stem = "imagenet" if first.shape[-1] == 7 else "cifar"
         return _build("resnet18", {"stem": stem, "width": len(first) / 64, "weights": path} | options, size)
     if options or size not in (None, made.image_shape[1]):
-        raise ValueError(f"{path!r} says how its extractor is made: {made.options}, images of {made.image_shape[1]} pixels.")
+        raise ValueError(f"{path!r} fixes size and options of its extractor: {made.image_shape[1]} pixels, {made.options}.")
     return made
 
 
-def form_for(extractor: Extractor) -> Form:
-    """What is kept of classes' spread."""
+def default_covariance(extractor: Extractor) -> Form:
+    """Return the form of covariance to store for the classes."""
     if extractor.name == "patches" or extractor.dim > LOWRANK:
         return "shared"
     return "full" if extractor.dim <= FULL else "lowrank"
 
 
-def suited(options: dict[str, Any], size: int | None, first: Sequence[Picture]) -> tuple[dict[str, Any], int]:
-    """Patches for these pictures: no larger than they are, and not mirrored if all are grey, as they may be writing."""
-    seen = [image for picture in first[:: max(1, len(first) // LOOKED_AT)] if (image := _or_none(picture)) is not None]
+def adapt(options: dict[str, Any], size: int | None, first: Sequence[Picture]) -> tuple[dict[str, Any], int]:
+    """Return options and image size of patches for the first images.
+
+    The size is at most that of the images. Grey images are not mirrored, because they may show writing.
+    """
+    seen = [image for picture in first[:: max(1, len(first) // INSPECTED)] if (image := _or_none(picture)) is not None]
     side = size or max(8, min(SIDE, int(np.median([min(image.shape[:2]) for image in seen])) if seen else SIDE))
     grey = bool(seen) and all((image[..., :1] == image).all() for image in seen)
     return ({"mirror": not grey} | options if options.get("mirror") is None else options), side
@@ -128,45 +129,47 @@ def _or_none(picture: Picture) -> NDArray[np.uint8] | None:
 
 
 def fit(extractor: Extractor, frame: Frame, first: Sequence[Picture], seed: int) -> None:
-    """Let an extractor that needs it learn from the first pictures, without labels."""
+    """Fit an extractor on (a sample of) the first images, without labels."""
     drawing = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(first), generator=drawing)[:FIT_PICTURES].sort().values.tolist()
+    chosen = torch.randperm(len(first), generator=drawing)[:FIT_IMAGES].sort().values.tolist()
     usable = [one for one in frame.each([first[row] for row in chosen]) if not isinstance(one, PictureError)]
     if not usable:
         raise next(one for one in frame.each([first[row] for row in chosen[:1]]) if isinstance(one, PictureError))
     images = Images.of(np.stack(usable), [0] * len(usable))
     with ENCODING:
-        extractor.fit(images, preprocess=lambda batch: prepared(extractor, batch), generator=drawing)
+        extractor.fit(images, preprocess=lambda batch: normalised(extractor, batch), generator=drawing)
 
 
-def prepared(extractor: Extractor, pixels: Tensor) -> Tensor:
-    """Pixels (n, c, h, w), uint8, as the extractor wants them."""
+def normalised(extractor: Extractor, pixels: Tensor) -> Tensor:
+    """Normalise uint8 pixels (n, c, h, w) for the extractor."""
     assert extractor.mean is not None and extractor.std is not None
     return normalise(pixels, extractor.mean, extractor.std)
 
 
 def encode(extractor: Extractor, pixels: NDArray[np.uint8]) -> Tensor:
-    """Features (n, d), float32, of pixels (n, c, h, w)."""
+    """Return the features (n, d), float32, of pixels (n, c, h, w)."""
     with ENCODING, torch.inference_mode():
-        features: Tensor = extractor(prepared(extractor, torch.from_numpy(pixels))).float()
-    return features.clone()  # an ordinary tensor
+        features: Tensor = extractor(normalised(extractor, torch.from_numpy(pixels))).float()
+    return features.clone()  # not an inference tensor
 
 
-def batches(
-    frame: Frame, given: Sequence[Picture]
-) -> Iterator[tuple[list[int], NDArray[np.uint8], list[tuple[int, PictureError]]]]:
-    """The rows of usable pictures with their pixels (n, c, h, w), a batch at a time, and rows that are not, with the reason."""
+def encode_batches(
+    extractor: Extractor, frame: Frame, images: Sequence[Picture]
+) -> Iterator[tuple[list[int], Tensor, list[tuple[int, PictureError]]]]:
+    """Decode and encode images batch by batch.
+
+    Yields the rows of readable images with their features (n, d), and the rows of unreadable images with their errors.
+    """
     size = max(16, min(256, PIXELS // (frame.channels * frame.side**2)))
     rows: list[int] = []
     pixels: list[NDArray[np.uint8]] = []
-    wrong: list[tuple[int, PictureError]] = []
-    for row, one in enumerate(frame.each(given)):
-        if isinstance(one, PictureError):
-            wrong.append((row, one))
+    errors: list[tuple[int, PictureError]] = []
+    for row, decoded in enumerate(frame.each(images)):
+        if isinstance(decoded, PictureError):
+            errors.append((row, decoded))
         else:
             rows.append(row)
-            pixels.append(one)
-        if len(rows) + len(wrong) >= size or row == len(given) - 1:
-            empty = np.empty((0, frame.channels, frame.side, frame.side), np.uint8)
-            yield rows, np.stack(pixels) if pixels else empty, wrong
-            rows, pixels, wrong = [], [], []
+            pixels.append(decoded)
+        if len(rows) + len(errors) >= size or row == len(images) - 1:
+            yield rows, encode(extractor, np.stack(pixels)) if rows else torch.empty(0, extractor.dim), errors
+            rows, pixels, errors = [], [], []

@@ -1,7 +1,7 @@
-"""A model's folder: a manifest that names the current files, and those files.
+"""The folder of a model: a manifest that names the current files, and these files.
 
-The manifest is replaced in one step, after the files that it names have been written under new names and before the old ones
-are removed. Whoever opens the folder finds what was there before a change or after it, at whatever moment a writer was killed.
+A change writes new files under new names, replaces the manifest atomically, then removes the old files. A reader therefore sees
+the model before or after a change, even if the writer is killed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from amgc.locking import LOCK, FolderBusyError, locked
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "amgc model", 1
-OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # what may be removed when nothing names it
-TRIES = 20  # readings of a folder that others change all the while
-PATIENCE = 10.0  # seconds that a writer waits for another
+OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # files that belong to a model
+TRIES = 20  # attempts to read a folder that other processes keep changing
+PATIENCE = 10.0  # seconds that a writer waits for the lock
 T = TypeVar("T")
 
 
@@ -35,7 +35,7 @@ class ModelBusyError(RuntimeError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the folder."""
+    """A file of the folder, as listed in the manifest."""
 
     name: str
     sha256: str
@@ -44,12 +44,20 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What manifest.json says. `generation` counts the changes; `files` are by role: "extractor", "classes"."""
+    """The contents of manifest.json.
 
-    made: dict[str, Any]  # by what, from what, with which settings
-    features: dict[str, Any]  # the extractor as it was asked for, and its number of features once that is known
-    image: dict[str, int | None]  # channels, the side that pictures are cut to, and the one that they are scaled to first
-    classes: dict[str, int] = field(default_factory=dict)  # in order of arrival; how many images each was learned from
+    made : how the model was created: by which command, from what, with which settings.
+    features : name and options of the extractor, and its number of features once it is known.
+    image : "size" is the side of the cropped image, "scale" the length of the shorter side before cropping (None: the same).
+    classes : number of images of each class, in the order in which classes were learned.
+    files : by role, "extractor" and "classes".
+    generation : number of changes.
+    """
+
+    made: dict[str, Any]
+    features: dict[str, Any]
+    image: dict[str, int | None]
+    classes: dict[str, int] = field(default_factory=dict)
     files: dict[str, Entry] = field(default_factory=dict)
     generation: int = 0
     created: str = ""
@@ -63,7 +71,7 @@ class Manifest:
     def from_json(cls, path: Path, content: Any) -> Manifest:
         try:
             if content["kind"] != KIND:
-                raise files.FileFormatError(f"{str(path)!r} is not the manifest of a model.")
+                raise files.FileFormatError(f"{str(path)!r} is not a model's manifest.")
             if content["version"] != VERSION:
                 raise files.FileFormatError(
                     f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}."
@@ -78,7 +86,7 @@ class Manifest:
 
 
 class Folder:
-    """Reading and changing a model's folder."""
+    """Read and change a model's folder."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -87,24 +95,30 @@ class Folder:
     def exists(self) -> bool:
         return (self.path / MANIFEST).is_file()
 
-    def foreign(self) -> bool:
-        """Whether there is anything that no model, nor one whose making was cut short, would leave there."""
-        return any(not (one.name.startswith(".") or OURS.fullmatch(one.name)) for one in self.path.iterdir())
+    def check_free(self) -> None:
+        """Raise an error if no model can be created here. Remains of an interrupted creation do not matter."""
+        path = str(self.path)
+        if self.exists:
+            raise FileExistsError(f"{path!r} already contains a model; open it or choose another folder.")
+        if self.path.exists() and not self.path.is_dir():
+            raise FileExistsError(f"{path!r} is a file; choose a folder for the model.")
+        if self.path.is_dir() and any(not (p.name.startswith(".") or OURS.fullmatch(p.name)) for p in self.path.iterdir()):
+            raise FileExistsError(f"{path!r} is not empty and has no {MANIFEST}; choose another folder for the model.")
 
     def manifest(self) -> Manifest:
-        """As it is now."""
+        """Read the manifest."""
         path = self.path / MANIFEST
         try:
             return Manifest.from_json(path, json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"there is no model in {str(self.path)!r}: it has no {MANIFEST}. `amgc learn` or Model.create makes one."
+                f"there is no model in {str(self.path)!r}: it has no {MANIFEST}. Create one with `amgc learn` or Model.create."
             ) from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise files.FileFormatError(f"{str(path)!r} is damaged ({error}); restore it from a copy.") from error
+            raise files.FileFormatError(f"{str(path)!r} is damaged ({error}); restore it from a backup.") from error
 
     def read(self, read: Callable[[Manifest], T]) -> T:
-        """`read` of the manifest, and again of the next one if a file went away because the model was changed meanwhile."""
+        """Return `read(manifest)`. Try again if a file disappears because another process has changed the model."""
         manifest = self.manifest()
         for _ in range(TRIES):
             try:
@@ -112,25 +126,22 @@ class Folder:
             except FileNotFoundError as error:
                 before, manifest = manifest, self.manifest()
                 if manifest.generation == before.generation:
-                    raise files.FileFormatError(f"the model in {str(self.path)!r} lacks a file: {error}") from error
-        raise ModelBusyError(f"the model in {str(self.path)!r} is changed faster than it can be read; try again.")
+                    raise files.FileFormatError(f"the model in {str(self.path)!r} is incomplete: {error}") from error
+        raise ModelBusyError(f"the model in {str(self.path)!r} changes faster than it can be read; try again.")
 
     def checked(self, entry: Entry) -> Path:
-        """The path of a file whose checksum is the manifest's."""
+        """Return the path of a file after verifying its checksum."""
         path = self.path / entry.name
         if not OURS.fullmatch(entry.name):
-            raise files.FileFormatError(
-                f"the manifest of {str(self.path)!r} names {entry.name!r}, which is no file of a model."
-            )
+            raise files.FileFormatError(f"the manifest of {str(self.path)!r} names {entry.name!r}, which is not a model file.")
         if digest(path) != entry.sha256:
-            raise files.FileFormatError(f"{str(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
+            raise files.FileFormatError(f"{str(path)!r} is damaged: its checksum does not match. Restore it from a backup.")
         return path
 
     def change(self, manifest: Manifest, writers: Mapping[str, Callable[[Path], None]]) -> Manifest:
-        """Write the files of some roles, then the manifest; only for who holds the lock. Returns the manifest as written."""
+        """Write the files of some roles, then the manifest, which is returned. Call with the lock held."""
         generation, now = manifest.generation + 1, datetime.now(timezone.utc).isoformat(timespec="seconds")
         entries = dict(manifest.files)
-        written = manifest
         try:
             for role, write in writers.items():
                 path = self.path / f"{role}-{generation:06d}.safetensors"
@@ -147,20 +158,20 @@ class Folder:
             with files.atomic(self.path / MANIFEST) as temporary:
                 text = json.dumps(written.to_json(), indent=1, ensure_ascii=False)
                 temporary.write_text(text, encoding="utf-8")
-        finally:  # of what is on the disk now: the old manifest may still be the one that counts
+        finally:  # after an error, the old manifest is still the valid one
             self.tidy()
         return written
 
     def remove(self) -> None:
-        """All of the model; only for who holds the lock. First what makes it one."""
+        """Delete the model. Call with the lock held. The manifest is deleted first, so a partial deletion leaves no model."""
         (self.path / MANIFEST).unlink(missing_ok=True)
         self.tidy()
-        with suppress(OSError):  # there is something else in it; Windows does not remove a lock that is held
+        with suppress(OSError):  # the folder is not empty, or Windows refuses to delete a lock that is held
             (self.path / LOCK).unlink(missing_ok=True)
             self.path.rmdir()
 
     def tidy(self) -> None:
-        """Remove what nothing names: files of before, or of a writer that did not get to its end."""
+        """Delete files that the manifest does not name: those of earlier states and of interrupted changes."""
         with suppress(OSError, files.FileFormatError):  # the next change tries again
             named = {entry.name for entry in self.manifest().files.values()} if self.exists else set()
             for path in self.path.iterdir():
@@ -169,18 +180,16 @@ class Folder:
 
     @contextmanager
     def lock(self, patience: float = PATIENCE) -> Iterator[None]:
-        """One writer at a time; readers do not wait."""
+        """Hold the folder's lock. Only writers take it; readers do not wait."""
         try:
             with locked(self.path, patience):
                 yield
         except FolderBusyError as error:
-            raise ModelBusyError(
-                f"the model in {str(self.path)!r} is being changed by {error}; try again when that is done."
-            ) from None
+            raise ModelBusyError(f"the model in {str(self.path)!r} is being changed by {error}; try again later.") from None
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         found = hashlib.sha256()
         while part := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""`Model`: a folder that learns classes from images, predicts, forgets and merges, and keeps none of the images."""
+"""`Model`: a folder that learns classes from images, predicts, forgets and merges, without storing any image."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from amgc.core.statistics import Form
-from amgc.model import extractors, lesson, state
-from amgc.model.about import describe
-from amgc.model.answering import answers
-from amgc.model.evaluation import Evaluation, evaluated
-from amgc.model.folder import MANIFEST, PATIENCE, Folder, Manifest
-from amgc.model.lesson import Progress
+from amgc.features.extractor import Extractor
+from amgc.model import changes, extractors
+from amgc.model.changes import Learned, Progress
+from amgc.model.folder import PATIENCE, Folder, Manifest
+from amgc.model.info import Info, describe
 from amgc.model.pictures import Picture, PictureError, pictures
-from amgc.model.results import Info, Learned, ModelError, Prediction
-from amgc.model.state import State
+from amgc.model.predict import Evaluation, Prediction, evaluate, predict
+from amgc.model.state import ModelError, State
 
 if TYPE_CHECKING:
     from amgc.model.export import Exported
 
 OnCorrupt = Literal["error", "skip"]
-LARGEST_SIDE = 2048  # pixels that pictures may be scaled to; a batch of 16 is then 0.8 GB
+LARGEST_SIDE = 2048  # maximum image size in pixels; a batch of 16 such images takes 0.8 GB
 
 
 class Model:
-    """A classifier of images that lives in a folder. `Model.create` makes one, `Model.open` opens it again.
+    """An image classifier that is stored in a folder. `Model.create` creates one, `Model.open` opens it again.
 
-    Images may be paths, PIL images, arrays (h, w, c), tensors (c, h, w), encoded bytes, or sequences and batches of these. A
-    change is written to the folder before it is seen in memory; both change in one step. Threads may predict while another
-    learns. `refresh` takes over what another process has written.
+    Images may be paths, PIL images, arrays (h, w, c), tensors (c, h, w), encoded bytes, or sequences and batches of these.
+
+    A change is first written to the folder, then becomes visible in memory, each in one step. Threads may predict while another
+    thread learns. `refresh` loads changes made by other processes.
+
+    patience : seconds that a change waits while another process changes the model.
 
     >>> import tempfile
     >>> import numpy as np
@@ -45,7 +47,7 @@ class Model:
     >>> folder = tempfile.mkdtemp()
     >>> model = Model.create(f"{folder}/model", filters=8)
     >>> _ = model.learn(draw(0), "night"), model.learn(draw(190), "day")
-    >>> [answer.label for answer in model.predict([draw(0)[0], draw(190)[0]])]
+    >>> [prediction.label for prediction in model.predict([draw(0)[0], draw(190)[0]])]
     ['night', 'day']
     >>> model.forget("night").classes
     {'day': 20}
@@ -53,12 +55,12 @@ class Model:
     20
     """
 
-    def __init__(self, folder: Folder, now: State, patience: float = PATIENCE) -> None:
-        self._folder, self._state = folder, now
-        self._writing = threading.RLock()  # of this object's threads; other processes are kept out by the folder's lock
-        self.patience = patience  # seconds that a change waits for another process
+    def __init__(self, folder: Folder, state: State, patience: float = PATIENCE) -> None:
+        self._folder, self._state = folder, state
+        self._writing = threading.RLock()  # between threads of this object; the folder's lock is between processes
+        self.patience = patience
 
-    # ---- making and opening ------------------------------------------------------------------------------------------
+    # ---- create and open ---------------------------------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -70,142 +72,138 @@ class Model:
         covariance: Form | None = None,
         **options: Any,
     ) -> Model:
-        """A new model in the folder `path`, which is made, and must not hold anything yet.
+        """Create a model in the folder `path`, which must be empty or not exist.
 
-        features : "patches" (no training, fitted on the first images), "resnet18", "resnet32", "convnet", "timm:NAME"; a file:
-            an extractor that amgc saved, or the weights of a ResNet-18; or the folder of another model, for its extractor.
-        size : side of the images in pixels. By default the extractor's; for patches that of the first images, at most 64.
-        covariance : what is kept of classes' spread; by default "shared" for patches, else "full" up to 256 features, "lowrank"
-            beyond.
-        options : of the extractor: `filters=1600` for patches, `weights=FILE` for a network.
+        features : "patches" (not trained, fitted on the first images), "resnet18", "resnet32", "convnet" or "timm:NAME"; a file
+            with an extractor saved by amgc or the weights of a ResNet-18; or the folder of another model, to use its extractor.
+        size : side of the images in pixels. Default: that of the extractor; for patches that of the first images, at most 64.
+        covariance : form of the stored covariance. Default: "shared" for patches; for others "full" up to 256 features,
+            "lowrank" up to 4,096, "shared" above.
+        options : options of the extractor, such as `filters=1600` for patches or `weights=FILE` for a network.
         """
-        name, chosen = extractors.wanted(features, options)
+        name, chosen = extractors.resolve(features, options)
         if size is not None and not 8 <= size <= LARGEST_SIDE:
             raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
         extractor = None
         if name != "patches":
-            extractor = extractors.make(name, chosen, size, seed)
+            extractor = extractors.create(name, chosen, size, seed)
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
         about = {"name": name, "options": chosen, "given": os.fspath(features), "dim": None}
         image = {"size": size, "scale": extractors.scale_of(features)}
-        return cls.begin(path, _settled(State(Manifest(made, about, image), extractor), covariance))
+        state = State(Manifest(made, about, image))
+        return cls.begin(path, state if extractor is None else _with_extractor(state, extractor))
 
     @classmethod
-    def begin(cls, path: str | os.PathLike[str], first: State) -> Model:
-        """A new folder with this state."""
+    def begin(cls, path: str | os.PathLike[str], state: State) -> Model:
+        """Create a model with the given state."""
         folder = Folder(path)
-        if folder.path.exists() and not folder.path.is_dir():
-            raise FileExistsError(f"{str(path)!r} is a file; name a folder for the model.")
-        if folder.exists:
-            raise FileExistsError(f"{str(path)!r} holds a model already; open it, or choose another folder.")
-        if folder.path.is_dir() and folder.foreign():
-            raise FileExistsError(f"{str(path)!r} is not empty and holds no {MANIFEST}; choose another folder for the model.")
+        folder.check_free()
         folder.path.mkdir(parents=True, exist_ok=True)
         with folder.lock():
-            if folder.exists:
-                raise FileExistsError(f"{str(path)!r} holds a model already; open it, or choose another folder.")
-            return cls(folder, state.write(folder, first))
+            folder.check_free()  # another process may have created a model meanwhile
+            return cls(folder, state.write(folder))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Model:
-        """The model in a folder, as it is now."""
+        """Open the model in a folder."""
         folder = Folder(path)
-        return cls(folder, state.read(folder))
+        return cls(folder, State.read(folder))
 
     def refresh(self) -> bool:
-        """Take over what another process has written; whether there was anything."""
+        """Load changes made by other processes. Returns whether there were any."""
         with self._writing:
-            before, now = self._state, self._folder.manifest()
-            if (now.generation, now.files) != (before.manifest.generation, before.manifest.files):  # or another model's folder
-                self._state = state.read(self._folder, before)
+            before, manifest = self._state, self._folder.manifest()
+            # The files tell whether the folder was replaced by another model with the same number of changes.
+            if (manifest.generation, manifest.files) != (before.manifest.generation, before.manifest.files):
+                self._state = State.read(self._folder, before)
             return self._state is not before
 
-    # ---- changing ----------------------------------------------------------------------------------------------------
+    # ---- change ------------------------------------------------------------------------------------------------------
 
-    def learn(self, images: Any, label: str, **how: Any) -> Learned:
-        """Learn a class from images, or more about one that is known; as `learn_all` with one class."""
-        return self.learn_all({label: images}, **how)
+    def learn(self, images: Any, label: str, **options: Any) -> Learned:
+        """Learn one class from images; see `learn_all`."""
+        return self.learn_all({label: images}, **options)
 
     def learn_all(
         self, images: Mapping[str, Any], *, progress: Progress | None = None, on_corrupt: OnCorrupt = "error"
     ) -> Learned:
-        """Learn several classes: one pass over their images, one solve. The first call fits patches on its images.
+        """Learn classes from images, given by class, in one pass over the images.
 
-        Images of a class that is known are added to its statistics. progress : called with pictures done and pictures in all.
-        on_corrupt : "skip" leaves pictures out that cannot be used, unless that is all of them.
+        Images of a known class are added to its statistics. The first call fits patches on its images.
+
+        progress : called with the number of images done and of all images.
+        on_corrupt : "skip" skips unreadable images; it is an error if no image is readable.
         """
         if on_corrupt not in ("error", "skip"):
             raise ValueError(f"on_corrupt must be 'error' or 'skip', not {on_corrupt!r}.")
         start = time.monotonic()
         given: dict[str, list[Picture]] = {}
-        for label, own in images.items():  # two spellings of one name are one class
+        for label, own in images.items():
             if found := pictures(own):
-                given.setdefault(checked_name(label), []).extend(found)
+                given.setdefault(checked_name(label), []).extend(found)  # two spellings of a name are one class
         if not given:
-            raise ModelError("there is nothing to learn from: no pictures were given.")
+            raise ModelError("there are no images to learn from.")
         with self._writing:
-            taught, seen_by = None, ""
-            if self._state.extractor is not None:  # most of the work, while other processes may change the model
-                taught, seen_by = lesson.take(self._state, given, progress, on_corrupt), self._state.checksum
-            with self._latest() as now:
-                if taught is None or seen_by != now.checksum:
-                    now = self._fitted(now, [picture for own in given.values() for picture in own])
-                    taught = lesson.take(now, given, progress, on_corrupt)
-                again = tuple(label for label in taught.added if label in now.manifest.classes)
-                self._state = state.write(self._folder, lesson.joined(now, taught))
-        skipped = tuple((error.path, error.reason) for error in taught.skipped)
-        return Learned(taught.added, again, skipped, tuple(taught.animated), time.monotonic() - start)
+            lesson, used = None, ""
+            if self._state.extractor is not None:  # encode before taking the folder's lock: this is most of the work
+                lesson, used = changes.collect(self._state, given, progress, on_corrupt), self._state.checksum
+            with self._latest() as state:
+                if lesson is None or used != state.checksum:
+                    state = self._fitted(state, [picture for own in given.values() for picture in own])
+                    lesson = changes.collect(state, given, progress, on_corrupt)
+                again = tuple(label for label in lesson.added if label in state.manifest.classes)
+                self._state = changes.learn(state, lesson).write(self._folder)
+        skipped = tuple((error.path, error.reason) for error in lesson.skipped)
+        return Learned(lesson.added, again, skipped, tuple(lesson.animated), time.monotonic() - start)
 
     def forget(self, label: str) -> Model:
-        """Forget a class. Its count, mean and fit are gone; with a shared covariance its part of that stays (see `info`)."""
-        with self._writing, self._latest() as now:
-            self._state = state.write(self._folder, lesson.without(now, normal(label)))
+        """Forget a class: delete its count, mean and distances. Its contribution to a shared covariance remains."""
+        with self._writing, self._latest() as state:
+            self._state = changes.forget(state, normal(label)).write(self._folder)
         return self
 
     def merge(self, other: Model) -> Model:
-        """Add all that another model knows, as if its images had been learned here; both must have the same extractor."""
-        with self._writing, self._latest() as now:
-            self._state = state.write(self._folder, lesson.merged(now, other._state))
+        """Add the classes of another model, as if its images had been learned here. Both need the same extractor."""
+        with self._writing, self._latest() as state:
+            self._state = changes.merge(state, other._state).write(self._folder)
         return self
 
     @classmethod
     def merged(cls, models: Sequence[Model], path: str | os.PathLike[str]) -> Model:
-        """A new model in the folder `path` that knows what several know; these stay as they are."""
-        joined, *others = [model._state for model in models]
+        """Create a model in the folder `path` with the classes of several models, which do not change."""
+        state, *others = [model._state for model in models]
         for other in others:
-            joined = lesson.merged(joined, other)
-        made = joined.manifest.made | {"by": "merge"}
-        return cls.begin(
-            path, replace(joined, manifest=replace(joined.manifest, made=made, files={}, generation=0, created=""))
-        )
+            state = changes.merge(state, other)
+        manifest = replace(state.manifest, made=state.manifest.made | {"by": "merge"}, files={}, generation=0, created="")
+        return cls.begin(path, replace(state, manifest=manifest))
 
     def remove_if_empty(self) -> None:
-        """Delete the model's files if it knows no class by now, whoever taught it, and the folder if nothing else is in it."""
-        with self._writing, self._latest() as now:
-            if not now.manifest.classes:
+        """Delete the model if it has no classes, and its folder if nothing else is in it."""
+        with self._writing, self._latest() as state:
+            if not state.manifest.classes:
                 self._folder.remove()
 
     @contextmanager
     def _latest(self) -> Iterator[State]:
-        """Alone with the folder, and what it holds now."""
+        """Hold the folder's lock and give its current state."""
         with self._folder.lock(self.patience):
             self.refresh()
             yield self._state
 
-    def _fitted(self, now: State, first: Sequence[Picture]) -> State:
-        """With an extractor, made for these pictures if there is none yet."""
-        if now.extractor is not None:
-            return now
-        manifest = now.manifest
-        options, size = extractors.suited(manifest.features["options"], manifest.image["size"], first)
+    def _fitted(self, state: State, first: Sequence[Picture]) -> State:
+        """Return the state with an extractor; patches are fitted on these images if there is none yet."""
+        if state.extractor is not None:
+            return state
+        manifest = state.manifest
+        options, size = extractors.adapt(manifest.features["options"], manifest.image["size"], first)
         seed = int(manifest.made["seed"])
-        made = extractors.make("patches", options, size, seed)
-        ready = _settled(replace(now, extractor=made), manifest.made["covariance"])
-        extractors.fit(made, ready.frame, first, seed)
+        extractor = extractors.create("patches", options, size, seed)
+        ready = _with_extractor(state, extractor)
+        extractors.fit(extractor, ready.frame, first, seed)
         return ready
 
-    # ---- answering ---------------------------------------------------------------------------------------------------
+    # ---- read --------------------------------------------------------------------------------------------------------
 
     @property
     def path(self) -> Path:
@@ -213,11 +211,11 @@ class Model:
 
     @property
     def classes(self) -> dict[str, int]:
-        """The images that each class was learned from, classes in order of arrival."""
+        """The number of images of each class, in the order in which classes were learned."""
         return dict(self._state.manifest.classes)
 
     def predict(self, images: Any, top: int = 1, reject: float | None = None) -> list[Prediction]:
-        """The `top` most likely classes of each image; with `reject`, those whose fit is below it are marked as rejected."""
+        """Return the `top` most likely classes of each image; images whose fit is below `reject` are marked as rejected."""
         found = []
         for one in self.predict_each(images, top, reject):
             if isinstance(one, PictureError):
@@ -226,52 +224,51 @@ class Model:
         return found
 
     def predict_each(self, images: Any, top: int = 1, reject: float | None = None) -> Iterator[Prediction | PictureError]:
-        """The same one after another, a batch in memory at a time; for a picture that cannot be used, its error."""
-        return answers(self._state, pictures(images), top, reject)
+        """Yield predictions in order, or the error of an unreadable image. Only one batch is in memory at a time."""
+        return predict(self._state, pictures(images), top, reject)
 
     def evaluate(
         self, images: Any, labels: Sequence[str], *, reject: float | None = None, progress: Progress | None = None
     ) -> Evaluation:
-        """Accuracy, confusion and calibration on labelled images; labels that the model does not know count as unseen."""
+        """Compute accuracy, confusion and calibration on labelled images. Classes unknown to the model count as unseen."""
         given = pictures(images)
         if len(given) != len(labels):
-            raise ValueError(f"{len(given)} pictures but {len(labels)} labels.")
-        return evaluated(self._state, given, [normal(label) for label in labels], reject, progress)
+            raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
+        return evaluate(self._state, given, [normal(label) for label in labels], reject, progress)
 
     def info(self) -> Info:
-        """What the model is, and what it keeps."""
+        """Describe the model: classes, stored statistics and what is never stored."""
         return describe(self.path, self._state)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
-        """Write the model as one ONNX file, checked with onnxruntime; see `amgc.model.export`. Needs the extra `onnx`."""
+        """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.export`. Needs the extra `onnx`."""
         from amgc.model.export import export_onnx
 
         return export_onnx(self._state, path)
 
 
-def _settled(now: State, covariance: Form | None) -> State:
-    """With the classifier's parameters, which depend on the extractor."""
-    if now.extractor is None:
-        return now
-    form = covariance or extractors.form_for(now.extractor)
-    manifest = now.manifest
-    image: dict[str, int | None] = {**manifest.image, "size": now.extractor.image_shape[1]}
-    return replace(now, manifest=replace(manifest, image=image, made=manifest.made | {"classifier": {"covariance": form}}))
+def _with_extractor(state: State, extractor: Extractor) -> State:
+    """Return the state with an extractor, and the image size and classifier parameters that follow from it."""
+    manifest = state.manifest
+    form = manifest.made["covariance"] or extractors.default_covariance(extractor)
+    image: dict[str, int | None] = {**manifest.image, "size": extractor.image_shape[1]}
+    made = manifest.made | {"classifier": {"covariance": form}}
+    return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
 
 
 def checked_name(label: Any) -> str:
-    """A class's name: any string that can be written to a file."""
+    """Return the normalised name of a class; raise an error if it cannot be one."""
     if not isinstance(label, str):
-        raise TypeError(f"a class's name is a string, not {label!r}.")
+        raise TypeError(f"the name of a class must be a string, not {label!r}.")
     try:
         label.encode()
     except UnicodeEncodeError:
         raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
     if not label.strip() or "\0" in label:
-        raise ValueError(f"the class name {label!r} is empty, or has a zero character in it.")
+        raise ValueError(f"the class name {label!r} is empty or contains a null character.")
     return normal(label)
 
 
 def normal(label: str) -> str:
-    """What looks the same is the same, wherever the folder's name comes from: macOS spells é as two characters."""
+    """Return a name in Unicode's composed form. macOS stores é in file names as two characters."""
     return unicodedata.normalize("NFC", label)

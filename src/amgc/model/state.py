@@ -1,4 +1,4 @@
-"""A model in memory at one moment, and how it is written to its folder and read from it. Never changed, only replaced."""
+"""The state of a model in memory, and how it is read from and written to the model's folder."""
 
 from __future__ import annotations
 
@@ -6,110 +6,157 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.estimator import AMGCClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
-from amgc.model.fit import Fits
 from amgc.model.folder import Folder, Manifest
-from amgc.model.head import FixedHead
+from amgc.model.novelty import Fits
 from amgc.model.pictures import Frame
 
 KIND = "model classes"
 
 
+class ModelError(ValueError):
+    """The model cannot do what was requested."""
+
+
 @dataclass(frozen=True)
-class Tempered:
-    """How many times surer than right the classifier would be, as images said when they were learned: the mean logarithm, and
-    from how many images.
+class FixedHead:
+    """A trained linear classifier without class statistics: it predicts and forgets, but cannot learn.
+
+    weight (K, d), bias (K,) : one row for each of `classes`.
     """
+
+    classes: tuple[str, ...]
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        return np.array(self.classes)
+
+    def predict_proba(self, features: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the softmax of the scores, (n, K)."""
+        scores = features @ self.weight.T + self.bias
+        shares: NDArray[np.float64] = np.exp(scores - scores.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        return shares
+
+    def without(self, label: str) -> FixedHead:
+        """Return the classifier without one class."""
+        keep = [row for row, name in enumerate(self.classes) if name != label]
+        return FixedHead(tuple(self.classes[row] for row in keep), self.weight[keep], self.bias[keep])
+
+    def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return header and tensors for a file, as `AMGCClassifier.packed` does."""
+        return {"classes": list(self.classes)}, {"weight": torch.from_numpy(self.weight), "bias": torch.from_numpy(self.bias)}
+
+    @classmethod
+    def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor]) -> FixedHead:
+        made = cls(tuple(header["classes"]), tensors["weight"].numpy(), tensors["bias"].numpy())
+        if not len(made.classes) == len(made.weight) == len(made.bias) == len(set(made.classes)):
+            raise ValueError("the number of weights differs from the number of classes")
+        return made
+
+
+@dataclass(frozen=True)
+class Overconfidence:
+    """The factor by which the classifier's scores are too confident: mean logarithm over the images it was measured on."""
 
     images: int = 0
     log: float = 0.0
 
-    def with_more(self, images: int, log: float) -> Tempered:
+    def merge(self, images: int, log: float) -> Overconfidence:
+        """Return the mean over these and further images."""
         total = self.images + images
-        return Tempered(total, (self.images * self.log + images * log) / total) if total else self
+        return Overconfidence(total, (self.images * self.log + images * log) / total) if total else self
 
 
 @dataclass(frozen=True)
 class State:
-    """What answers. The extractor is None until there are images for it to be fitted on; the classifier until there are
-    classes; the fits also where a classifier was taken over from elsewhere, without images.
+    """Everything a prediction needs. A state is never modified; a change creates a new one.
+
+    extractor : None until the first images have been learned, if it is fitted on them.
+    classifier : None while there are no classes.
+    fits : None while there are no classes, and for a model made from a run, which has seen no images.
     """
 
     manifest: Manifest
     extractor: Extractor | None = None
     classifier: AMGCClassifier | FixedHead | None = None
     fits: Fits | None = None
-    tempered: Tempered = Tempered()
+    overconfidence: Overconfidence = Overconfidence()
 
     @property
     def frame(self) -> Frame:
-        """What pictures are made into before the extractor sees them."""
+        """The image size and channels that the extractor expects."""
         assert self.extractor is not None
         channels, side, _ = self.extractor.image_shape
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
     @property
     def checksum(self) -> str:
-        """The extractor's; "" while there is none."""
+        """The checksum of the extractor's file; "" while there is none."""
         entry = self.manifest.files.get("extractor")
         return entry.sha256 if entry else ""
 
+    @property
+    def class_counts(self) -> dict[str, int]:
+        """The number of images of each class, in the order in which classes were learned."""
+        if self.classifier is None:
+            return {}
+        if isinstance(self.classifier, FixedHead):
+            return dict.fromkeys(self.classifier.classes, 0)
+        statistics = self.classifier.statistics_
+        return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
-def read(folder: Folder, before: State | None = None) -> State:
-    """What the folder holds now; the extractor is taken from `before` if it is still the same."""
+    @classmethod
+    def read(cls, folder: Folder, previous: State | None = None) -> State:
+        """Read a folder. The extractor of `previous` is reused if it has not changed."""
 
-    def state(manifest: Manifest) -> State:
-        entries = manifest.files
-        extractor = None
-        if "extractor" in entries:
-            if before is not None and before.checksum == entries["extractor"].sha256:
-                extractor = before.extractor
-            else:
-                extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
-        found = State(manifest, extractor)
-        return _with_classes(found, folder.checked(entries["classes"])) if "classes" in entries else found
+        def read(manifest: Manifest) -> State:
+            entries = manifest.files
+            extractor = None
+            if "extractor" in entries:
+                if previous is not None and previous.checksum == entries["extractor"].sha256:
+                    extractor = previous.extractor
+                else:
+                    extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
+            state = cls(manifest, extractor)
+            return _read_classes(state, folder.checked(entries["classes"])) if "classes" in entries else state
 
-    return folder.read(state)
+        return folder.read(read)
 
-
-def write(folder: Folder, state: State) -> State:
-    """Make this the folder's state, in one step; only for who holds the lock."""
-    manifest, writers = state.manifest, {}
-    classes = class_counts(state)
-    features = dict(manifest.features)
-    if state.extractor is not None:
-        features["dim"] = state.extractor.dim
-        if "extractor" not in manifest.files:
-            extractor = state.extractor
-            writers["extractor"] = lambda path: save_extractor(path, extractor)
-    kept = dict(manifest.files)
-    if state.classifier is None:
-        kept.pop("classes", None)
-    else:
-        writers["classes"] = lambda path: _write_classes(path, state)
-    written = folder.change(replace(manifest, classes=classes, features=features, files=kept), writers)
-    return replace(state, manifest=written)
-
-
-def class_counts(state: State) -> dict[str, int]:
-    """Images learned from by class, in order of arrival."""
-    if isinstance(state.classifier, FixedHead):
-        return dict.fromkeys(state.classifier.classes, 0)
-    if state.classifier is None:
-        return {}
-    statistics = state.classifier.statistics_
-    return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
+    def write(self, folder: Folder) -> State:
+        """Replace the folder's contents in one step and return the state with its new manifest. Call with the lock held."""
+        manifest, writers = self.manifest, {}
+        features, kept = dict(manifest.features), dict(manifest.files)
+        if (extractor := self.extractor) is not None:
+            features["dim"] = extractor.dim
+            if "extractor" not in kept:
+                writers["extractor"] = lambda path: save_extractor(path, extractor)
+        if self.classifier is None:
+            kept.pop("classes", None)
+        else:
+            writers["classes"] = lambda path: _write_classes(path, self)
+        changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
+        return replace(self, manifest=folder.change(changed, writers))
 
 
 def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
-    about: dict[str, Any] = {"is": type(state.classifier).__name__, "classifier": header, "tempered": asdict(state.tempered)}
+    about: dict[str, Any] = {
+        "is": type(state.classifier).__name__,
+        "classifier": header,
+        "tempered": asdict(state.overconfidence),
+    }
     parts = {f"classifier/{name}": tensor for name, tensor in tensors.items()}
     if state.fits is not None:
         about["fits"] = state.fits.header()
@@ -117,15 +164,15 @@ def _write_classes(path: Path, state: State) -> None:
     tensor_files.write(path, KIND, about, parts)
 
 
-def _with_classes(state: State, path: Path) -> State:
+def _read_classes(state: State, path: Path) -> State:
     header, tensors = tensor_files.read(path, KIND)
     try:
         kind = {"AMGCClassifier": AMGCClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
         fits = Fits.from_file(header["fits"], _under("fits/", tensors)) if "fits" in header else None
-        found = replace(state, classifier=classifier, fits=fits, tempered=Tempered(**header["tempered"]))
-        if class_counts(found) != state.manifest.classes:
-            raise ValueError("the manifest counts other classes")
+        found = replace(state, classifier=classifier, fits=fits, overconfidence=Overconfidence(**header["tempered"]))
+        if found.class_counts != state.manifest.classes:
+            raise ValueError("its classes are not those of the manifest")
         return found
     except files.MISFITS as error:
         raise files.misfit(path, error) from error

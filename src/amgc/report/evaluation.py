@@ -7,16 +7,16 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from amgc.files import atomic
 from amgc.report.plot import COLOURS, GREY
-from amgc.report.table import percent, printable
-from amgc.report.writing import whole_file
+from amgc.text import percent, printable
 
 NAMED = 40  # classes that have their names at the axes
 
 
 def confusion_csv(classes: Sequence[str], confusion: Sequence[Sequence[int]], path: Path) -> None:
     """A row for each true class, a column for each predicted one."""
-    with whole_file(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+    with atomic(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["true \\ predicted", *classes])
         writer.writerows([name, *row] for name, row in zip(classes, confusion, strict=True))
@@ -38,7 +38,7 @@ def plot_confusion(classes: Sequence[str], confusion: Sequence[Sequence[int]], p
         axes.set_xticks(range(len(classes)), names, rotation=90, parse_math=False)
         axes.set_yticks(range(len(classes)), names, parse_math=False)
     figure.colorbar(drawn, ax=axes, shrink=0.7, label="share of the class's pictures")
-    with whole_file(path) as temporary, warnings.catch_warnings():
+    with atomic(path) as temporary, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # of a script that matplotlib's font lacks: a box stands for it
         figure.savefig(temporary, format="png", dpi=130)
 
@@ -56,5 +56,5 @@ def plot_reliability(bins: Sequence[tuple[float, float, int]], error: float, pat
         axes.scatter(sure, right, s=[10 + 200 * one / max(count) for one in count], color=COLOURS[0], alpha=0.7)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="how sure the model is", ylabel="how often it is right")
     axes.set_title(f"expected calibration error {percent(error)} %", fontsize=10)
-    with whole_file(path) as temporary:
+    with atomic(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)

@@ -1,47 +1,60 @@
-"""Runs that differ in nothing but their seed, taken together: mean and standard deviation. Others are never averaged."""
+"""Group runs that differ only in their seeds, and compute mean and standard deviation over them."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from amgc.runs import RunError, RunRecord, find_runs, flat
+from amgc.runs import Metrics, RunError, RunRecord, find_runs, flat
+from amgc.runs.observed import Observed
+from amgc.text import plural
 
-# Where and how a run computed, and where its data lay: no part of what was run.
-ELSEWHERE = ("machine.", "data_options.root")
+# Settings that do not influence the result: where the run computed and where its data were stored.
+IRRELEVANT = ("machine.", "data_options.root")
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation (n - 1) of `count` values; of a single value there is no deviation."""
+    """Mean and sample standard deviation of `count` values; a single value has no deviation."""
 
     mean: float
     std: float | None
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """
-        >>> Spread.of([0.5, 0.7]), Spread.of([0.5]), Spread.of([])
+    def of(cls, values: Sequence[float | None]) -> Spread | None:
+        """Compute the spread of the values that are not None.
+
+        >>> Spread.of([0.5, 0.7]), Spread.of([0.5, None]), Spread.of([])
         (Spread(mean=0.6, std=0.141421, count=2), Spread(mean=0.5, std=None, count=1), None)
         """
-        if not values:
+        known = [value for value in values if value is not None]
+        if not known:
             return None
-        mean = math.fsum(values) / len(values)
-        squares = math.fsum((value - mean) ** 2 for value in values)
-        return cls(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else None, len(values))
+        mean = math.fsum(known) / len(known)
+        squares = math.fsum((value - mean) ** 2 for value in known)
+        return cls(mean, math.sqrt(squares / (len(known) - 1)) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one method, with one config, on one data set, with one split into tasks; in order of their seeds."""
+class MethodRuns:
+    """The runs of one method that differ only in their seeds, in order of the seeds.
 
-    name: str  # the method's, or the one that the user gave
+    Numbers are computed from the `counted` runs. The last three fields are set for the report page only.
+    """
+
+    name: str  # the method's name, or the name that the user gave
     runs: tuple[RunRecord, ...]
+    place: int = 0  # position on the page; determines colour and marker
+    observed: tuple[tuple[Observed, ...], ...] = ()  # per run: what was recorded after its tasks
+    paper: Mapping[str, float] = field(default_factory=dict)  # LA and AIA of the paper, in percent
 
     @property
     def data(self) -> str:
@@ -53,26 +66,80 @@ class Group:
 
     @property
     def finished(self) -> tuple[RunRecord, ...]:
-        """Those that count: half a run has no LA."""
+        """The runs that have finished all their tasks; only these have an LA."""
         return tuple(run for run in self.runs if run.finished)
 
     @property
+    def counted(self) -> tuple[RunRecord, ...]:
+        """The finished runs; if there are none, those that have finished a task."""
+        return self.finished or tuple(run for run in self.runs if run.done)
+
+    @property
+    def done(self) -> int:
+        """Number of tasks that all counted runs have finished."""
+        return min((run.done for run in self.counted), default=0)
+
+    @property
+    def state(self) -> str:
+        """Number of runs and their progress."""
+        if len(self.finished) == len(self.runs):
+            return plural(len(self.runs), "run")
+        if len(self.runs) == 1:
+            return f"{self.done} of {len(self.sizes)} tasks"
+        return f"{len(self.finished)} of {len(self.runs)} runs finished"
+
+    @property
+    def recorded(self) -> list[tuple[RunRecord, tuple[Observed, ...]]]:
+        """The counted runs that have recorded confusions, margins and features, with their records."""
+        both = zip(self.runs, self.observed, strict=True)
+        return [(run, observed) for run, observed in both if observed and run in self.counted]
+
+    def at_end(self, number: Callable[[Metrics], float | None]) -> Spread | None:
+        """Return the spread of a metric over the finished runs."""
+        return Spread.of([number(run.metrics) for run in self.finished])
+
+    def after(self, numbers: Callable[[Metrics], Sequence[float | None]]) -> list[Spread | None]:
+        """Return the spread of a metric after each task that all counted runs have finished."""
+        columns = zip(*(numbers(run.metrics)[: self.done] for run in self.counted), strict=True)
+        return [Spread.of(column) for column in columns]
+
+    @property
     def last_accuracy(self) -> Spread | None:
-        return Spread.of([value for run in self.finished if (value := run.metrics.last_accuracy) is not None])
+        return self.at_end(lambda metrics: metrics.last_accuracy)
 
     @property
     def average_incremental_accuracy(self) -> Spread | None:
-        return Spread.of([value for run in self.finished if (value := run.metrics.average_incremental_accuracy) is not None])
+        return self.at_end(lambda metrics: metrics.average_incremental_accuracy)
+
+    @cached_property
+    def matrix(self) -> list[list[float]]:
+        """Accuracy after each task (row) on the classes of each task so far (column), mean over the runs."""
+        runs = [run.metrics.matrix for run in self.counted]
+        return [[sum(run[i][j] for run in runs) / len(runs) for j in range(i + 1)] for i in range(self.done)]
 
     @property
-    def accuracy(self) -> tuple[Spread, ...]:
-        """After each task that all its runs have finished."""
-        columns = zip(*(run.metrics.accuracy for run in self.runs), strict=False)  # as long as the shortest
-        return tuple(found for column in columns if (found := Spread.of(column)) is not None)
+    def seconds(self) -> dict[str, float]:
+        """Seconds of a run by phase (train, remember, evaluate), mean over the runs."""
+        spent: Counter[str] = Counter()
+        for run in self.counted:
+            for task in run.seconds:
+                spent.update(task)
+        return {name: seconds / len(self.counted) for name, seconds in spent.items()}
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Largest peak memory of any run; None for runs of versions that did not record it."""
+        return max((value for run in self.counted for value in run.peak_bytes if value is not None), default=None)
+
+    @property
+    def kept_bytes(self) -> tuple[float, float]:
+        """Bytes that the method keeps in total and per class after the last finished task, mean over the runs."""
+        ends = [(run.kept_bytes[-1], run.metrics.seen[run.done - 1]) for run in self.counted]
+        return sum(kept for kept, _ in ends) / len(ends), sum(kept / seen for kept, seen in ends) / len(ends)
 
 
 def short_name(data: str) -> str:
-    """A data source as it stands in headings: of a path its last part.
+    """Return the name of a data source for headings; a path is cut to its last part.
 
     >>> short_name("folder:/home/me/photos"), short_name("cifar100")
     ('folder:photos', 'cifar100')
@@ -81,55 +148,79 @@ def short_name(data: str) -> str:
     return f"{kind}:{Path(path).name}" if path else data
 
 
+def sum_of_sizes(sizes: Sequence[int]) -> str:
+    """Write task sizes as a sum.
+
+    >>> sum_of_sizes((50, 10, 10, 5)), sum_of_sizes((10, 10))
+    ('50 + 2 × 10 + 5', '2 × 10')
+    """
+    pieces = [(size, len(list(alike))) for size, alike in groupby(sizes)]
+    return " + ".join(f"{count} × {size}" if count > 1 else str(size) for size, count in pieces)
+
+
+def describe_sizes(sizes: Sequence[int]) -> str:
+    """
+    >>> describe_sizes((10, 10)), describe_sizes((50, 10, 10, 5)), describe_sizes((10,))
+    ('20 classes in 2 tasks of 10', '75 classes in 4 tasks (50 + 2 × 10 + 5)', '10 classes in 1 task')
+    """
+    start = f"{plural(sum(sizes), 'class', 'classes')} in {plural(len(sizes), 'task')}"
+    if len(sizes) == 1:
+        return start
+    return f"{start} of {sizes[0]}" if len(set(sizes)) == 1 else f"{start} ({sum_of_sizes(sizes)})"
+
+
 def named_runs(
     arguments: Sequence[str | os.PathLike[str]], damaged: list[RunError] | None = None
 ) -> list[tuple[str, RunRecord]]:
-    """The runs in the folders that were named, each with its row's name: NAME of an argument NAME=FOLDER, or the method's.
+    """Read the runs in the given folders, each with the name of its row.
 
-    `damaged` is that of `find_runs`.
+    An argument NAME=FOLDER sets the name; otherwise it is the method's. `damaged` is passed to `find_runs`.
     """
     found: dict[Path, tuple[str, RunRecord]] = {}
     for argument in map(str, arguments):
         name, equals, folder = ("", "", argument) if os.path.exists(argument) else argument.partition("=")
         for run in find_runs(folder if equals else argument, damaged):
-            found.setdefault(run.path.resolve(), (name or run.method, run))  # a folder that is named twice counts once
+            found.setdefault(run.path.resolve(), (name or run.method, run))  # a folder given twice counts once
     return list(found.values())
 
 
-def grouped(runs: Sequence[tuple[str, RunRecord]]) -> list[Group]:
-    """Groups by name, data and tasks, in order of appearance. Runs that must not be averaged are refused with the reason."""
+def grouped(runs: Sequence[tuple[str, RunRecord]]) -> list[MethodRuns]:
+    """Group runs by name, data and tasks, in order of appearance.
+
+    Raises RunError for runs of one group that differ in more than their seeds, or that are copies of each other.
+    """
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for name, run in runs:
         groups.setdefault((name, run.config.get("data"), run.sizes), []).append(run)
     for (name, *_), members in groups.items():
         _check(name, members)
-    return [Group(name, tuple(sorted(members, key=_seed))) for (name, *_), members in groups.items()]
+    return [MethodRuns(name, tuple(sorted(members, key=_seed))) for (name, *_), members in groups.items()]
 
 
-def settings(run: RunRecord) -> dict[str, Any]:
-    """What decides a run's result beside its seed, with dotted names."""
-    return {key: value for key, value in flat(run.config).items() if key != "seed" and not key.startswith(ELSEWHERE)}
+def _settings(run: RunRecord) -> dict[str, Any]:
+    """Return the settings beside the seed that determine a run's result, with dotted names."""
+    return {key: value for key, value in flat(run.config).items() if key != "seed" and not key.startswith(IRRELEVANT)}
 
 
 def _check(name: str, members: Sequence[RunRecord]) -> None:
     first, *others = members
     for run in others:
-        one, other = settings(first), settings(run)
+        one, other = _settings(first), _settings(run)
         differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
         if differing:
             shown = ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in differing[:3])
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise RunError(
-                f"{str(first.path)!r} and {str(run.path)!r} are both {name!r}, but not the same: {shown}{more}. They are not "
-                f"averaged; leave one out, or give one another name, such as other={run.path}."
+                f"{str(first.path)!r} and {str(run.path)!r} are both named {name!r} but have different settings: {shown}{more}."
+                f" They cannot be averaged; omit one, or give one another name, such as other={run.path}."
             )
     seen: dict[Any, RunRecord] = {}
     for run in members:
         twin = seen.setdefault(run.config.get("seed"), run)
         if twin is not run:
             raise RunError(
-                f"{str(twin.path)!r} and {str(run.path)!r} are the same run, {name!r} with seed {run.config.get('seed')}; it "
-                "would count twice. Leave one out."
+                f"{str(twin.path)!r} and {str(run.path)!r} are the same run, {name!r} with seed {run.config.get('seed')}, which"
+                " would count twice. Omit one."
             )
 
 

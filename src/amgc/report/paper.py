@@ -1,10 +1,11 @@
-"""The paper's Tables 1 to 3: their rows, their columns and the figures, and in what a run departs from the paper's setting.
+"""The paper's Tables 1 to 3: rows, columns and numbers, and where the settings of a run differ from the paper's.
 
-The figures live in the presets `paper-DATA-tTASKS.toml`, beside the settings that they are to be compared with.
+The numbers are stored in the presets `paper-DATA-tTASKS.toml`, beside the settings that they belong to.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,11 +17,12 @@ from amgc.engine.config import merged
 from amgc.features.options import OPTIONS
 from amgc.methods.registry import methods
 from amgc.runs import RunRecord, flat
+from amgc.runs.folder import PLAN
 
 PRESETS = Path(__file__).parents[1] / "presets"
 NAMES = {"imagenet-subset": "ImageNet-Subset", "tiny-imagenet": "Tiny-ImageNet", "cifar100": "CIFAR-100"}
 CLASSES = {"imagenet-subset": 100, "tiny-imagenet": 200, "cifar100": 100}
-# AMGC's LA is not the same in Tables 2 and 3 (these) as in Table 1 (the presets'). Each table has what it prints.
+# The paper prints another LA of AMGC in Tables 2 and 3 (these values) than in Table 1 (the presets' values).
 AMGC_LA_ABLATED = {"imagenet-subset": 33.0, "cifar100": 30.6}
 
 
@@ -54,12 +56,12 @@ TABLES = {
 
 
 def sizes_of(data: str, tasks: int) -> tuple[int, ...]:
-    """How the paper splits its data sets: into equal tasks."""
+    """Return the task sizes of the paper, which splits its data sets into equal tasks."""
     return (CLASSES[data] // tasks,) * tasks
 
 
 def figures(table: int, method: str, data: str, tasks: int) -> dict[str, float]:
-    """LA and AIA in percent as the table prints them; empty where it has no such cell.
+    """Return LA and AIA in percent as the table prints them, or {} if it has no such cell.
 
     >>> figures(1, "amgc", "cifar100", 20), figures(2, "amgc", "cifar100", 20), figures(2, "amgc", "cifar100", 10)
     ({'LA': 30.8, 'AIA': 42.5}, {'LA': 30.6, 'AIA': 42.5}, {})
@@ -72,8 +74,9 @@ def figures(table: int, method: str, data: str, tasks: int) -> dict[str, float]:
 
 
 def departures(run: RunRecord) -> list[str]:
-    """In what a run on the paper's data and tasks departs from the paper's preset, which has the other value in brackets:
-    network and epochs first. `["width 0.25 (1.0)", "first.epochs 60 (400)"]`
+    """List the settings in which a run on the paper's data and tasks differs from the paper's preset.
+
+    The preset's value is in brackets; network and epochs come first: `["width 0.25 (1.0)", "first.epochs 60 (400)"]`.
     """
     preset = _preset(str(run.config["data"]), len(run.sizes))
     own, theirs = _network(run.config), _network(preset)
@@ -83,11 +86,20 @@ def departures(run: RunRecord) -> list[str]:
             hyper = merged(entry.hyper, preset.get("only", {}).get(run.method, {}))
             theirs |= flat(asdict(hyper))
             own |= flat(run.config.get("hyper", {}))
-    else:  # another kind of features: nothing else can be compared
+    else:  # with other features, no other setting is comparable
         own, theirs = {"features": own["features"]}, {"features": theirs["features"]}
     own["natural_order"], theirs["natural_order"] = bool(run.config.get("natural_order")), False
     differing = [key for key in theirs if key in own and _plain(own[key]) != _plain(theirs[key])]
     return [f"{key} {own[key]} ({theirs[key]})" for key in sorted(differing, key=_importance)]
+
+
+def plan_figures(folder: Path) -> dict[str, dict[str, float]]:
+    """Return the paper's LA and AIA by method, in percent, from the plan.json that `amgc run PRESET` writes."""
+    try:
+        found: Any = json.loads((folder / PLAN).read_text())["paper"]
+        return {str(name): {str(key): float(value) for key, value in pair.items()} for name, pair in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # without a plan, or with a damaged one, the paper's numbers are not shown
 
 
 @cache
@@ -96,7 +108,7 @@ def _preset(data: str, tasks: int) -> dict[str, Any]:
 
 
 def toml(path: Path) -> dict[str, Any]:
-    """What a TOML file says."""
+    """Read a TOML file."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -104,11 +116,11 @@ def toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"this is not TOML: {error}") from error
+        raise ValueError(f"invalid TOML: {error}") from error
 
 
 def _network(config: dict[str, Any]) -> dict[str, Any]:
-    """The extractor and its options, those that were not chosen as well."""
+    """Return the extractor and all its options, defaults included."""
     name = str(config.get("features"))
     kind = OPTIONS.get(name.partition(":")[0])
     usual = asdict(kind()) if kind is not None else {}
@@ -116,11 +128,11 @@ def _network(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _importance(key: str) -> int:
-    """Network and epochs before what the method itself does, and that before the rest of the training."""
+    """Rank the network first, then epochs, then options of the method, then the rest of the training."""
     if not key.startswith(("first.", "later.")):
         return 0 if key in ("features", "width", "stem") else 2
     return 1 if key.endswith(".epochs") else 3
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value  # JSON knows no tuples
+    return list(value) if isinstance(value, tuple) else value  # JSON has no tuples

@@ -1,24 +1,25 @@
-"""Our runs in the layout of the paper's tables: what stands in which cell, which are best, and what a reader must know."""
+"""The paper's tables with the user's runs in them: numbers, ranks and notes, as a `Table` that can be written in any format."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
-from amgc.report.groups import Group, Spread, grouped, short_name
+from amgc.report.groups import MethodRuns, Spread, grouped, short_name, sum_of_sizes
 from amgc.report.paper import NAMES, TABLES, departures, figures, sizes_of
-from amgc.report.table import percent
+from amgc.report.table import FORMATS, WIDTH, Cell, Table, as_text
 from amgc.runs import DEFINITIONS, RunError, RunRecord
+from amgc.text import DASH, percent, plural
 
 METRICS = ("LA", "AIA")
-BOUND = "joint"  # sees all old data again: no competitor of the others
-SETTINGS = 6  # that are named where a run departs from the paper's
+BOUND = "joint"  # trains on all old data again, so it is not ranked with the others
+MAX_SETTINGS = 6  # differing settings that are listed
+SUPERSCRIPTS = ("SBnDBoLC", "SB$^{n}$DB$^{o}$LC")  # as the paper typesets the name
 
 
 @dataclass(frozen=True)
 class Column:
-    """A data set and its split into tasks; two numbers wide, LA and AIA."""
+    """A data set and its split into tasks. It has two columns of numbers, LA and AIA."""
 
     data: str
     sizes: tuple[int, ...]
@@ -43,9 +44,8 @@ class Column:
         """
         if self.in_paper:
             return f"T = {self.tasks}"
-        pieces = [(size, len(list(alike))) for size, alike in groupby(self.sizes)]
-        unequal = " + ".join(f"{count} × {size}" if count > 1 else str(size) for size, count in pieces)
-        return f"T = {self.tasks}, {sum(self.sizes)} classes" + (f" ({unequal})" if len(pieces) > 1 else "")
+        unequal = f" ({sum_of_sizes(self.sizes)})" if len(set(self.sizes)) > 1 else ""
+        return f"T = {self.tasks}, {sum(self.sizes)} classes{unequal}"
 
     @property
     def label(self) -> str:
@@ -53,8 +53,8 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of ours (a fraction) over seeds and the paper's (in percent); rank 1 is the best of ours, 2 the second."""
+class Number:
+    """One of our numbers (a fraction) over seeds and the paper's (in percent); rank 1 is the best of ours, 2 the second."""
 
     ours: Spread | None = None
     paper: float | None = None
@@ -62,22 +62,42 @@ class Cell:
 
     @property
     def shown(self) -> float | None:
-        """Ours in percent, rounded as it is shown."""
+        """Our number in percent, rounded as it is shown."""
         return None if self.ours is None else float(percent(self.ours.mean))
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's in points, of the numbers as they are shown."""
+        """Our number minus the paper's in percentage points, computed from the rounded numbers."""
         return None if self.shown is None or self.paper is None else round(self.shown - self.paper, 1) + 0.0
+
+    @property
+    def cell(self) -> Cell:
+        """The number as text, with the paper's number and the difference beside it."""
+        if self.ours is None and self.paper is None:
+            return Cell("")
+        deviation = f" ± {percent(self.ours.std)}" if self.ours is not None and self.ours.std is not None else ""
+        beside = ""
+        if self.paper is not None:
+            difference = "" if self.difference is None else f", {_signed(self.difference)}"
+            beside = f"({self.paper:.1f}{difference})"
+        return Cell(DASH if self.ours is None else percent(self.ours.mean), deviation, beside, self.rank)
+
+    @property
+    def values(self) -> list[str]:
+        """Mean, deviation, the paper's number and the difference in percent, not rounded, for CSV."""
+        mean = None if self.ours is None else 100 * self.ours.mean
+        std = None if self.ours is None or self.ours.std is None else 100 * self.ours.std
+        difference = None if mean is None or self.paper is None else mean - self.paper
+        return ["" if value is None else f"{round(value, 4) + 0.0:g}" for value in (mean, std, self.paper, difference)]
 
 
 @dataclass(frozen=True)
 class Row:
-    key: str  # the method's name, or the one that the user gave
+    key: str  # the method's name, or the name that the user gave
     name: str  # as the paper writes it
     in_paper: bool
-    cells: tuple[Cell, ...]  # LA and AIA of each column in turn
-    groups: tuple[Group | None, ...]  # of each column
+    cells: tuple[Number, ...]  # LA and AIA of each column in turn
+    groups: tuple[MethodRuns | None, ...]  # one per column
 
     @property
     def is_bound(self) -> bool:
@@ -86,48 +106,84 @@ class Row:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One of the paper's tables with our runs in it."""
+    """One of the paper's tables with the user's runs in it."""
 
     number: int
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    left_out: tuple[str, ...] = ()  # names that are no rows of this table
+    left_out: tuple[str, ...] = ()  # names of runs that have no row in this table
+
+    def format(self, name: str, width: int = WIDTH) -> str:
+        """Write the table as "text" (at most `width` columns wide), "markdown", "latex" or "csv"."""
+        if name == "text":
+            return as_text(self.table(), width)
+        if name == "csv":
+            return FORMATS[name](self.records())
+        written = FORMATS[name](self.table())
+        return written.replace(*SUPERSCRIPTS) if name == "latex" else written
+
+    def table(self) -> Table:
+        """Return the table in the paper's layout."""
+        return Table(
+            header=["method", *[(column.name, column.split, metric) for column in self.columns for metric in METRICS]],
+            rows=[[row.name, *[number.cell for number in row.cells]] for row in self.rows],
+            title=f"Table {self.number} of the paper with our runs: {self.title}; accuracies in percent",
+            definitions=[(name, DEFINITIONS[name]) for name in METRICS],
+            notes=self.notes,
+            rules=[i for i, row in enumerate(self.rows) if i and row.in_paper != self.rows[i - 1].in_paper],
+            beside="paper",
+        )
+
+    def records(self) -> Table:
+        """Return a row per method, data set and number of tasks, with plain numbers and the differing settings."""
+        numbers = [f"{metric}{part}" for metric in METRICS for part in ("", "_std", "_paper", "_difference")]
+        rows = []
+        for place, column in enumerate(self.columns):
+            for row in self.rows:
+                group, pair = row.groups[place], row.cells[2 * place : 2 * place + 2]
+                if group is None and pair[0].paper is None:
+                    continue
+                differing = "; ".join(departures(group.runs[0])) if group is not None and column.in_paper else ""
+                where = [column.data, str(column.tasks), str(sum(column.sizes)), " ".join(map(str, column.sizes))]
+                values = [value for number in pair for value in number.values]
+                rows.append([row.key, *where, str(len(group.finished) if group else 0), *values, differing])
+        return Table(["method", "data", "tasks", "classes", "sizes", "n", *numbers, "departures"], rows)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know; how best and second best are marked is the format's to say."""
-        notes = [f"{name}: {DEFINITIONS[name]}." for name in METRICS]
-        if any(cell.paper is not None for row in self.rows for cell in row.cells):
-            notes.append("Also shown: the paper's number, and ours minus the paper's in points.")
-        notes += [_seeds(self), *_still_going(self), *_departures(self), *_renamed(self), *_amgc_twice(self)]
+        """What a reader has to know to interpret the numbers."""
+        notes = []
+        if any(number.paper is not None for row in self.rows for number in row.cells):
+            notes.append("In brackets: the paper's number, and ours minus the paper's in percentage points.")
+        notes += [_seeds(self), *_unfinished(self), *_departures(self), *_renamed(self), *_conflicting_amgc(self)]
         if bounds := [row.name for row in self.rows if row.is_bound]:
-            notes.append(f"Trained on all data seen so far, and no part of the ranking: {', '.join(bounds)}.")
+            notes.append(f"Trained on all data seen so far and therefore not ranked: {', '.join(bounds)}.")
         if self.left_out:
-            notes.append(f"No rows of this table, and left out: {', '.join(self.left_out)}.")
+            notes.append(f"Not part of this table and left out: {', '.join(self.left_out)}.")
         return notes
 
 
 def paper_table(number: int, runs: Sequence[tuple[str, RunRecord]]) -> PaperTable:
-    """The paper's table `number` with the runs of `named_runs`: its rows first, then those that it lacks.
+    """Return the paper's table `number` with the runs of `named_runs`: the paper's rows first, then additional ones.
 
-    Table 1 takes every method; Tables 2 and 3 their own, and what the user has given a name. The paper's columns stand there
-    as soon as one run is on their data set.
+    Table 1 accepts every method; Tables 2 and 3 accept their own methods and runs that the user has named. The paper's columns
+    of a data set are shown if at least one run uses it.
     """
     layout = TABLES[number]
     for name, run in runs:
-        own = str(run.config["method"])  # of a method from a file the path, whatever the file's name
+        own = str(run.config["method"])  # the path, for a method from a file
         printed = layout.rows.get(name, name)
         if printed in layout.rows.values() and name != own:
             raise RunError(
-                f"{str(run.path)!r} is a run of {own!r}; as {name!r} it would stand beside the paper's "
+                f"{str(run.path)!r} is a run of {own!r}; as {name!r} it would be shown beside the paper's "
                 f"{printed}. Give it another name, such as mine={run.path}."
             )
     taken = [(name, run) for name, run in runs if number == 1 or name in layout.rows or name != run.method]
     left_out = tuple(dict.fromkeys(name for name, run in runs if (name, run) not in taken))
     if not taken:
-        found = f"there are only {', '.join(left_out)}" if left_out else "there is no run"
-        raise ValueError(f"Table {number} has the rows {', '.join(layout.rows)}; {found}. Name other runs.")
+        found = f"the runs are of {', '.join(left_out)} only" if left_out else "there are no runs"
+        raise ValueError(f"Table {number} has the rows {', '.join(layout.rows)}; {found}. Specify other runs.")
     groups = grouped(taken)
     on = {group.data for group in groups}
     columns = [Column(data, sizes_of(data, tasks)) for data in layout.data if data in on for tasks in layout.tasks]
@@ -138,27 +194,27 @@ def paper_table(number: int, runs: Sequence[tuple[str, RunRecord]]) -> PaperTabl
     return PaperTable(number, layout.title, tuple(columns), tuple(shown), left_out)
 
 
-def _row(number: int, name: str, columns: Sequence[Column], groups: Sequence[Group]) -> Row:
-    cells: list[Cell] = []
-    own: list[Group | None] = []
+def _row(number: int, name: str, columns: Sequence[Column], groups: Sequence[MethodRuns]) -> Row:
+    cells: list[Number] = []
+    own: list[MethodRuns | None] = []
     for column in columns:
         found = [group for group in groups if group.name == name and Column(group.data, group.sizes) == column]
         paper = figures(number, name, column.data, column.tasks) if column.in_paper else {}
         group = found[0] if found else None
         own.append(group)
-        cells.append(Cell(group.last_accuracy if group else None, paper.get("LA")))
-        cells.append(Cell(group.average_incremental_accuracy if group else None, paper.get("AIA")))
+        cells.append(Number(group.last_accuracy if group else None, paper.get("LA")))
+        cells.append(Number(group.average_incremental_accuracy if group else None, paper.get("AIA")))
     printed = TABLES[number].rows.get(name)
     return Row(name, printed or name, printed is not None, tuple(cells), tuple(own))
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
-    """Best and second best of ours in every column, by the number as it is shown; equal numbers share a rank."""
+    """Rank the best and second best of our numbers in every column, as they are rounded; equal numbers share a rank."""
     ranks: list[dict[float, int]] = []
     for place in range(len(rows[0].cells)):
         values = [row.cells[place].shown for row in rows if not row.is_bound]
         order = sorted({value for value in values if value is not None}, reverse=True)
-        several = sum(value is not None for value in values) > 1  # the best of one is no news
+        several = sum(value is not None for value in values) > 1  # a single row is not ranked
         ranks.append({value: rank for rank, value in enumerate(order[:2], 1)} if several else {})
     found = []
     for row in rows:
@@ -169,7 +225,7 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _filled(table: PaperTable) -> list[tuple[Row, Column, Group]]:
+def _filled(table: PaperTable) -> list[tuple[Row, Column, MethodRuns]]:
     return [
         (row, column, group)
         for column_place, column in enumerate(table.columns)
@@ -179,25 +235,23 @@ def _filled(table: PaperTable) -> list[tuple[Row, Column, Group]]:
 
 
 def _seeds(table: PaperTable) -> str:
-    """How many runs each number of ours is of."""
+    """State how many seeds each of our numbers is computed from."""
     counts: dict[int, list[tuple[Row, Column]]] = {}
     for row, column, group in _filled(table):
         if group.finished:
             counts.setdefault(len(group.finished), []).append((row, column))
     if not counts:
-        return "No run is finished yet, so there is no number of ours."
+        return "No run is finished yet, so there are no numbers of ours."
     start = "Ours: mean ± standard deviation (n − 1) over seeds, " if max(counts) > 1 else "Ours: "
     if len(counts) == 1:
         count = next(iter(counts))
         return f"{start}{count} seeds." if count > 1 else f"{start}one seed each, so there is no deviation."
-    said = [
-        f"{count} seed{'s' * (count > 1)} for {_where(cells, table)}" for count, cells in sorted(counts.items(), reverse=True)
-    ]
-    return f"{start}{'; '.join(said)}."
+    parts = [f"{plural(count, 'seed')} for {_where(cells, table)}" for count, cells in sorted(counts.items(), reverse=True)]
+    return f"{start}{'; '.join(parts)}."
 
 
 def _where(cells: Sequence[tuple[Row, Column]], table: PaperTable) -> str:
-    """Rows, with their columns where it is not all that they have: `FeCAM, AMGC (CIFAR-100, T = 10)`."""
+    """List rows, with their columns unless these are all columns of the row: `FeCAM, AMGC (CIFAR-100, T = 10)`."""
     rows: dict[str, list[str]] = {}
     for row, column in cells:
         rows.setdefault(row.name, []).append(column.label)
@@ -205,26 +259,26 @@ def _where(cells: Sequence[tuple[Row, Column]], table: PaperTable) -> str:
     return ", ".join(f"{name} ({'; '.join(own)})" if len(own) < full[name] else name for name, own in rows.items())
 
 
-def _still_going(table: PaperTable) -> list[str]:
-    going = [
+def _unfinished(table: PaperTable) -> list[str]:
+    unfinished = [
         f"{row.name}, {column.label}, seed {run.config.get('seed')} ({run.done} of {len(run.sizes)} tasks)"
         for row, column, group in _filled(table)
         for run in group.runs
         if not run.finished
     ]
-    return [f"Not counted, as they are still going or were stopped: {'; '.join(going)}."] if going else []
+    return [f"Not counted because they are unfinished: {'; '.join(unfinished)}."] if unfinished else []
 
 
 def _departures(table: PaperTable) -> list[str]:
-    """Where network, epochs or other settings are not the paper's; rows that depart alike are named together."""
+    """List where settings differ from the paper's; rows that differ in the same way are listed together."""
     alike: dict[str, list[tuple[Row, Column]]] = {}
     for row, column, group in _filled(table):
         if column.in_paper and (found := departures(group.runs[0])):
-            more = f" and {len(found) - SETTINGS} more" if len(found) > SETTINGS else ""
-            alike.setdefault(", ".join(found[:SETTINGS]) + more, []).append((row, column))
+            more = f" and {len(found) - MAX_SETTINGS} more" if len(found) > MAX_SETTINGS else ""
+            alike.setdefault(", ".join(found[:MAX_SETTINGS]) + more, []).append((row, column))
     notes = [f"{_where(cells, table)}: {text}." for text, cells in alike.items()]
     if notes:
-        notes.insert(0, "Not the paper's setting (in brackets that of the preset paper-DATA-tT), so compare with care:")
+        notes.insert(0, "Settings that differ from the paper's (in brackets: the preset paper-DATA-tT), so compare with care:")
     for column in table.columns:
         kinds = dict.fromkeys(str(group.runs[0].config.get("features")) for _, at, group in _filled(table) if at == column)
         if not column.in_paper and len(kinds) > 1:
@@ -238,17 +292,25 @@ def _renamed(table: PaperTable) -> list[str]:
         for run in group.runs:
             if run.method != row.key:
                 known.setdefault(row.key, {})[run.method] = None
-    said = [f"{name} ({', '.join(kinds)})" for name, kinds in known.items()]
-    return [f"Rows with a name of the user's, and their methods: {', '.join(said)}."] if said else []
+    named = [f"{name} ({', '.join(kinds)})" for name, kinds in known.items()]
+    return [f"Rows named by the user, with their methods: {', '.join(named)}."] if named else []
 
 
-def _amgc_twice(table: PaperTable) -> list[str]:
-    """The paper has two numbers for one thing; nobody should have to find out."""
+def _conflicting_amgc(table: PaperTable) -> list[str]:
+    """Note that the paper prints two different LA of AMGC."""
     if table.number == 1 or not any(column.in_paper for column in table.columns):
         return []
-    said = []
+    pairs = []
     for column in table.columns:
         here, first = (figures(number, "amgc", column.data, column.tasks) for number in (table.number, 1))
         if here and column.in_paper and here["LA"] != first["LA"]:
-            said.append(f"{here['LA']:.1f} here and {first['LA']:.1f} there on {column.name}")
-    return [f"The paper's LA of AMGC is not the same in Tables 2 and 3 as in Table 1: {'; '.join(said)}."] if said else []
+            pairs.append(f"{here['LA']:.1f} here and {first['LA']:.1f} there on {column.name}")
+    return [f"The paper's LA of AMGC in Tables 2 and 3 differs from that in Table 1: {'; '.join(pairs)}."] if pairs else []
+
+
+def _signed(value: float) -> str:
+    """
+    >>> _signed(1.26), _signed(-23.1), _signed(0.0)
+    ('+1.3', '−23.1', '0.0')
+    """
+    return f"{value:+.1f}".replace("-", "−") if value else "0.0"

@@ -1,6 +1,6 @@
-"""Accuracy against the number of classes seen, one line per run, labelled at its end.
+"""Plot accuracies into an image file with matplotlib; the page's figures share colours, markers, ticks and label positions.
 
-matplotlib is imported when a plot is drawn, without pyplot: its global state stays as it is.
+matplotlib is imported when a plot is drawn, without pyplot, so its global state is not changed.
 """
 
 from __future__ import annotations
@@ -11,52 +11,52 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.report.table import percent, printable
-from amgc.report.writing import whole_file
+from amgc.files import atomic
 from amgc.runs import DEFINITIONS, RunRecord, labels
+from amgc.text import percent, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette for all kinds of colour vision, without its yellow, which is too light for a line on white.
+# Okabe and Ito's colour-blind safe palette without its yellow, which is too light for a line on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # eight with seven colours: 56 runs look different
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # eight, with seven colours: 56 combinations
 GREY = "#555555"
 FONT = 9  # points
-LINE = 1.5 * FONT  # points from label to label
+LABEL_GAP = 1.5 * FONT  # points between labels
 
 
 def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> None:
-    """Draw the accuracy on all seen classes after each task into a PNG or SVG file, by the suffix of `path`."""
+    """Plot the accuracy on all seen classes after each task, one line per run, into a PNG or SVG file (by the suffix)."""
     from matplotlib.figure import Figure
 
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
-        raise ValueError(f"a plot is written as .png or .svg, not as {Path(path).name!r}.")
+        raise ValueError(f"A plot is written as .png or .svg, not as {Path(path).name!r}.")
     drawn = [(run, label) for run, label in zip(runs, labels(runs), strict=True) if run.done]
     if not drawn:
-        raise ValueError("no run has finished a task yet, so there is nothing to draw.")
-    height = max(4.2, (LINE * len(drawn)) / 72 + 0.6)  # inches of the axes
+        raise ValueError("No run has finished a task yet, so there is nothing to plot.")
+    height = max(4.2, (LABEL_GAP * len(drawn)) / 72 + 0.6)  # inches of the axes
     figure = Figure(figsize=(7.2, height))
-    axes = figure.add_axes((0, 0, 1, 1))  # labels stand outside; the file is cut to what is drawn
+    axes = figure.add_axes((0, 0, 1, 1))  # labels are outside; bbox_inches crops the file
     _frame(axes, [run for run, _ in drawn])
     for place, (run, _) in enumerate(drawn):
         shares = [100 * value for value in run.metrics.accuracy]
         axes.plot(run.metrics.seen[: run.done], shares, linewidth=1.8, clip_on=False, zorder=3, **_look(place))
     _name_lines(axes, drawn, height * 72)
-    with whole_file(path) as temporary:
+    with atomic(path) as temporary:
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(temporary, format=kind, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Positions at least `gap` apart, in the order of and as near as can be to the `wanted` ones, given in any order.
+def spread_labels(wanted: Sequence[float], gap: float) -> list[float]:
+    """Return positions at least `gap` apart, in the order of the `wanted` ones and as close to them as possible.
 
-    >>> spread([0.0, 10.0, 10.0], gap=4.0)
+    >>> spread_labels([0.0, 10.0, 10.0], gap=4.0)
     [0.0, 8.0, 12.0]
     """
     order = sorted(range(len(wanted)), key=lambda place: wanted[place])
-    blocks: list[tuple[float, list[int]]] = []  # where a block of touching labels begins, and its labels
+    blocks: list[tuple[float, list[int]]] = []  # start of a block of touching labels, and the labels
     for place in order:
         start, block = wanted[place], [place]
         while blocks and blocks[-1][0] + gap * len(blocks[-1][1]) > start:
@@ -67,23 +67,50 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
     return [found[place] for place in range(len(wanted))]
 
 
-def _frame(axes: Axes, runs: Sequence[RunRecord]) -> None:
-    """Limits, ticks, grid and names of the axes."""
-    from matplotlib.ticker import MultipleLocator
+def percent_limits(values: Sequence[float]) -> tuple[int, int]:
+    """Return multiples of ten around the percentages, at least twenty apart.
 
-    values = [100 * value for run in runs for value in run.metrics.accuracy]
+    >>> percent_limits([71, 88.5]), percent_limits([99.0])
+    ((70, 90), (80, 100))
+    """
     low, high = 10 * math.floor(min(values) / 10), 10 * math.ceil(max(values) / 10)
-    low, high = max(0, min(low, high - 20)), max(high, 20)
+    high = min(100, max(high, 20))
+    return max(0, min(low, high - 20)), high
+
+
+def percent_ticks(low: float, high: float) -> list[float]:
+    """Return at most six ticks.
+
+    >>> percent_ticks(70, 90), percent_ticks(0, 100)
+    ([70, 75, 80, 85, 90], [0, 20, 40, 60, 80, 100])
+    """
+    step = next(step for step in (5, 10, 20, 25, 50) if (high - low) / step < 6)
+    first = math.ceil(low / step) * step
+    return [first + step * place for place in range(int((high - first) // step) + 1)]
+
+
+def spaced(values: Sequence[float], gap: float) -> list[float]:
+    """Thin out sorted values so that they are at least `gap` apart; the last one is kept.
+
+    >>> spaced([2, 4, 5, 6, 10], 2)
+    [2, 4, 6, 10]
+    """
+    kept = [values[-1]]
+    for value in reversed(values[:-1]):
+        if kept[-1] - value >= gap:
+            kept.append(value)
+    return kept[::-1]
+
+
+def _frame(axes: Axes, runs: Sequence[RunRecord]) -> None:
+    """Set limits, ticks, grid and names of the axes."""
+    low, high = percent_limits([100 * value for run in runs for value in run.metrics.accuracy])
     axes.set_ylim(low, high)
     seen = sorted({count for run in runs for count in run.metrics.seen})
     margin = 0.03 * (seen[-1] - seen[0]) or 1
     axes.set_xlim(seen[0] - margin, seen[-1] + margin)
-    ticks = [seen[-1]]
-    for count in reversed(seen[:-1]):  # those that do not crowd the one to the right
-        if ticks[-1] - count >= 0.055 * (seen[-1] - seen[0]):
-            ticks.append(count)
-    axes.set_xticks(ticks)
-    axes.yaxis.set_major_locator(MultipleLocator(10 if high - low > 40 else 5))
+    axes.set_xticks(spaced(seen, 0.055 * (seen[-1] - seen[0])))
+    axes.set_yticks(percent_ticks(low, high))
     axes.tick_params(colors=GREY, labelsize=FONT, length=0, pad=6)
     axes.grid(color="#e6e6e6", linewidth=0.8, zorder=0)
     for side in ("top", "right", "left"):
@@ -95,10 +122,10 @@ def _frame(axes: Axes, runs: Sequence[RunRecord]) -> None:
 
 
 def _name_lines(axes: Axes, drawn: Sequence[tuple[RunRecord, str]], height: float) -> None:
-    """A label for each line right of the axes (`height` points), joined to the line's end by dots."""
+    """Label each line right of the axes (which are `height` points high), with a dotted line to its end."""
     (low, high), (left, right) = axes.get_ylim(), axes.get_xlim()
     ends = [100 * run.metrics.accuracy[-1] for run, _ in drawn]
-    heights = spread(ends, LINE * (high - low) / height)
+    heights = spread_labels(ends, LABEL_GAP * (high - low) / height)
     edge, text = right + 0.025 * (right - left), right + 0.04 * (right - left)
     for place, ((run, label), end, at) in enumerate(zip(drawn, ends, heights, strict=True)):
         look = _look(place)
@@ -106,9 +133,9 @@ def _name_lines(axes: Axes, drawn: Sequence[tuple[RunRecord, str]], height: floa
         axes.plot([edge], [at], clip_on=False, **look)
         last = percent(run.metrics.last_accuracy)
         value = f"LA {last}" if run.finished else f"{last} after {run.done} of {len(run.sizes)} tasks"
-        said = f"{printable(label)}  {value}"
-        axes.text(text, at, said, color="#222222", fontsize=FONT, verticalalignment="center_baseline", parse_math=False)
-    axes.set(xlim=(left, right), ylim=(low, high))  # as they were before the dots
+        name = f"{printable(label)}  {value}"
+        axes.text(text, at, name, color="#222222", fontsize=FONT, verticalalignment="center_baseline", parse_math=False)
+    axes.set(xlim=(left, right), ylim=(low, high))  # the dotted lines must not change them
 
 
 def _look(place: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""`amgc serve`: a model over HTTP, and a page to teach it in. Needs the extra `serve`."""
+"""`amgc serve`: a web page and an HTTP API for a model. Needs the extra `serve`."""

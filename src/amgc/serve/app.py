@@ -1,4 +1,4 @@
-"""The application: what is asked of a model over HTTP, and the files of the page."""
+"""The web application: the HTTP API of a model, and the files of the page."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from amgc.data.decode import available_cores
 from amgc.model import Model, PictureError
 from amgc.model.pictures import Picture
 from amgc.serve import schemas
+from amgc.serve.errors import ApiError, api_error
 from amgc.serve.guard import Guard
-from amgc.serve.problems import Problem, told
-from amgc.serve.schemas import errors, form
+from amgc.serve.schemas import error_responses, form
 from amgc.serve.settings import Settings
-from amgc.serve.teacher import Teacher
+from amgc.serve.update_queue import UpdateQueue
 from amgc.serve.uploads import check_pixels, received
 
-ABOUT = """Teach a classifier new classes of pictures, ask it, and make it forget. No picture is kept: it is decoded in memory,
-and what is written is statistics of its class. Predictions go on while a lesson is learned; the new model takes the old one's
-place in one step."""
+ABOUT = """Teach a classifier new classes of images, let it predict, and make it forget classes. Images are decoded in memory
+and never stored; only statistics of each class are. Predictions continue while the model learns; the new model replaces the
+old one in one step."""
 PAGE = {
     "": "text/html",
     "app.js": "text/javascript",
@@ -35,52 +35,49 @@ PAGE = {
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
-ALWAYS = (403, 429)  # statuses that the guard gives any request to the API
+ALWAYS = (403, 429)  # errors that the guard may return for any API request
 
 
 def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
-    """The application around a model."""
+    """Create the application for a model."""
     settings = settings or Settings()
     limits = settings.limits
-    teacher = Teacher(model, limits.waiting)
+    updates = UpdateQueue(model, limits.waiting)
     predicting = ThreadPoolExecutor(available_cores(), thread_name_prefix="amgc-predict")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        teacher.start()
+        updates.start()
         yield
-        await asyncio.to_thread(teacher.close)
+        await asyncio.to_thread(updates.close)
         predicting.shutdown(cancel_futures=True)
 
     app = FastAPI(title="amgc", version=amgc.__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.teacher = teacher
+    app.state.updates = updates
     app.add_middleware(Guard, settings=settings)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
     guarded = (*ALWAYS, 401) if settings.token is not None else ALWAYS
     security: dict[str, Any] = {"security": [{"token": []}]} if settings.token is not None else {}
 
-    @app.get("/api/health", responses=errors(403), operation_id="health")
+    @app.get("/api/health", responses=error_responses(403), operation_id="health")
     async def health() -> schemas.Health:
-        """Whether the server is there. Needs no token."""
-        return schemas.Health(status="stale" if teacher.problem else "ok", amgc=amgc.__version__)
+        """Check that the server is running. Needs no token."""
+        return schemas.Health(status="stale" if updates.problem else "ok", amgc=amgc.__version__)
 
-    @app.get("/api/classes", responses=errors(*guarded), operation_id="classes", openapi_extra=security)
+    @app.get("/api/classes", responses=error_responses(*guarded), operation_id="classes", openapi_extra=security)
     async def classes() -> schemas.Classes:
-        """The classes, how many pictures each was learned from, and what is being learned now."""
-        return _classes(teacher, settings)
+        """List the classes, the number of images of each, and the progress of learning."""
+        return _classes(updates, settings)
 
     @app.post(
         "/api/predict",
-        responses=errors(*guarded, 400, 408, 409, 413, 415, 422, 500, 503),
+        responses=error_responses(*guarded, 400, 408, 409, 413, 415, 422, 500, 503),
         operation_id="predict",
         openapi_extra=form(limits, label=False) | security,
     )
-    async def predict(
-        request: Request,
-        how: Annotated[schemas.How, Query()],
-    ) -> schemas.Answers:
-        """The likeliest classes of pictures, and how well each picture fits; all by one state of the model."""
+    async def predict(request: Request, how: Annotated[schemas.How, Query()]) -> schemas.Answers:
+        """Predict the most likely classes of images, and how well each image fits; all with the same state of the model."""
         pictures, _ = await received(request, limits)
 
         def answer() -> schemas.Answers:
@@ -88,28 +85,28 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
                 try:
                     check_pixels(picture, limits)
                 except PictureError as error:
-                    raise Problem(413, str(error)) from error
+                    raise ApiError(413, str(error)) from error
             found = model.predict(pictures, how.top, how.reject)
             return schemas.Answers(answers=[schemas.Answer.model_validate(one.to_json()) for one in found])
 
         try:
             return await asyncio.get_running_loop().run_in_executor(predicting, answer)
         except Exception as error:
-            raise told(error) from error
+            raise api_error(error) from error
 
     @app.post(
         "/api/learn",
-        responses=errors(*guarded, 400, 408, 409, 413, 415, 422, 500, 503, 507),
+        responses=error_responses(*guarded, 400, 408, 409, 413, 415, 422, 500, 503, 507),
         operation_id="learn",
         openapi_extra=form(limits, label=True) | security,
     )
     async def learn(request: Request) -> schemas.Lesson:
-        """Learn a class from pictures, or more about one that is known; answers when that is done. Pictures that cannot be used
-        are left out and named, unless none can be.
+        """Learn a class from images, or add images to a known class. Responds when that is done. Unreadable images are skipped
+        and listed; it is an error if no image is readable.
         """
         pictures, texts = await received(request, limits, ("label",))
         usable, skipped = await asyncio.get_running_loop().run_in_executor(predicting, _usable, pictures, settings)
-        learned = await _changed(teacher.learn(usable, texts["label"]))
+        learned = await _finished(updates.learn(usable, texts["label"]))
         skipped += [schemas.Skipped(source=source, reason=reason) for source, reason in learned.skipped]
         (label,) = learned.added
         return schemas.Lesson(
@@ -122,22 +119,22 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 
     @app.post(
         "/api/forget",
-        responses=errors(*guarded, 400, 404, 408, 409, 413, 422, 500, 503, 507),
+        responses=error_responses(*guarded, 400, 404, 408, 409, 413, 422, 500, 503, 507),
         operation_id="forget",
         openapi_extra=security,
     )
     async def forget(wanted: schemas.Label) -> schemas.Forgotten:
         """Forget a class."""
-        await _changed(teacher.forget(wanted.label))
-        return schemas.Forgotten(label=wanted.label, classes=len(teacher.about.classes))
+        await _finished(updates.forget(wanted.label))
+        return schemas.Forgotten(label=wanted.label, classes=len(updates.about.classes))
 
     _add_page(app)
     _describe_token(app, settings)
     return app
 
 
-def _classes(teacher: Teacher, settings: Settings) -> schemas.Classes:
-    about, now, limits = teacher.about, teacher.progress, settings.limits
+def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
+    about, now, limits = updates.about, updates.progress, settings.limits
     return schemas.Classes(
         classes=[schemas.Known(label=label, pictures=count or None) for label, count in about.classes.items()],
         kept=list(about.kept),
@@ -145,14 +142,14 @@ def _classes(teacher: Teacher, settings: Settings) -> schemas.Classes:
         bytes=sum(about.bytes.values()),
         changeable=about.changeable,
         learning=schemas.Learning(label=now.label, done=now.done, total=now.total) if now else None,
-        waiting=teacher.waiting,
-        problem=teacher.problem,
+        waiting=updates.waiting,
+        problem=updates.problem,
         limits=schemas.Bounds(upload_mb=limits.upload_mb, megapixels=limits.megapixels, images=limits.images),
     )
 
 
 def _usable(pictures: list[Picture], settings: Settings) -> tuple[list[Picture], list[schemas.Skipped]]:
-    """Those that are not too large, and the others."""
+    """Split images into those that are not too large, and the others."""
     usable, skipped = [], []
     for picture in pictures:
         try:
@@ -161,20 +158,20 @@ def _usable(pictures: list[Picture], settings: Settings) -> tuple[list[Picture],
         except PictureError as error:
             skipped.append(schemas.Skipped(source=error.path, reason=error.reason))
     if not usable:
-        raise Problem(413, f"None of the pictures can be used; the first: {skipped[0].source}: {skipped[0].reason}.")
+        raise ApiError(413, f"None of the pictures can be used; the first: {skipped[0].source}: {skipped[0].reason}.")
     return usable, skipped
 
 
-async def _changed(change: Any) -> Any:
-    """What a change of the model gives, when it is done."""
+async def _finished(change: Any) -> Any:
+    """Wait for an update and return its result."""
     try:
         return await asyncio.wrap_future(change)
     except Exception as error:
-        raise told(error) from error
+        raise api_error(error) from error
 
 
 def _invalid(_: Request, error: Exception) -> Response:
-    """A sentence instead of a list, which says nothing of the values: they may be anything."""
+    """Respond with one sentence. It does not repeat values of the request, which may contain anything."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = " ".join(str(part) for part in first["loc"] if isinstance(part, str))
@@ -182,7 +179,7 @@ def _invalid(_: Request, error: Exception) -> Response:
 
 
 def _failed(_: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": told(error).detail}, 500)
+    return JSONResponse({"detail": api_error(error).detail}, 500)
 
 
 def _add_page(app: FastAPI) -> None:
@@ -197,9 +194,9 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _describe_token(app: FastAPI, settings: Settings) -> None:
-    """Say in the OpenAPI description how the token is sent, if one is demanded."""
+    """Describe in OpenAPI how to send the token, if one is required."""
     if settings.token is None:
         return
-    described = app.openapi()
-    described.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    app.openapi_schema = described
+    schema = app.openapi()
+    schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    app.openapi_schema = schema

@@ -1,27 +1,33 @@
-"""Stands before the application: who asks, from where, how often and how much; and what every answer says to browsers.
+"""Middleware that checks requests before they reach the application, and sets security headers.
 
-- Host: a page of some other site may let its own name point to 127.0.0.1 (DNS rebinding), and would then be of the same origin
-  as the server. It cannot change the name that the browser sends.
-- Origin, Sec-Fetch-Site: a page of some other site may send a form here. Its browser says where it comes from.
-- Token: compared in constant time. Files of the page need none; they say nothing of the model.
+- Host: a page of another site may let its own name resolve to 127.0.0.1 (DNS rebinding), and would then have the same origin as
+  the server. It cannot change the name that the browser sends.
+- Origin, Sec-Fetch-Site: a page of another site may send a form to the server. The browser says where it comes from.
+- Token: compared in constant time. Files of the page need none; they reveal nothing about the model.
+- Rate of requests for each client, and size of bodies: of one request, and of all that are in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import math
 import re
 import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from amgc.serve.problems import Problem
-from amgc.serve.rate import Allowance, client_of
+from amgc.serve.errors import ApiError
 from amgc.serve.settings import Settings
 
 PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
+CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
 API, HEALTH = "/api/", "/api/health"
 POLICY = "; ".join(
     [
@@ -48,15 +54,15 @@ HEADERS = {
 
 
 class Guard:
-    """Middleware. Bodies are counted while they are read: none is longer than allowed, nor are all that are read together."""
+    """Check host, origin, rate, token and size of requests."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self.settings = app, settings
-        self.allowance = Allowance(settings.limits.rate)
-        self.together = 0  # bytes of bodies in memory
+        self.rate = RateLimit(settings.limits.rate)
+        self.together = 0  # size of all bodies in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # there are no web sockets; "lifespan" is the server's own
+        if scope["type"] != "http":  # "lifespan"; web sockets are disabled
             await self.app(scope, receive, send)
             return
         started = False
@@ -75,7 +81,7 @@ class Guard:
             self.check(scope)
             body.expect(Headers(scope=scope).get("content-length"))
             await self.app(scope, body.receive, answer)
-        except Problem as problem:
+        except ApiError as problem:
             if started:
                 raise
             refusal = JSONResponse({"detail": problem.detail}, problem.status_code, dict(problem.headers or {}))
@@ -84,63 +90,106 @@ class Guard:
             self.together -= body.size
 
     def check(self, scope: Scope) -> None:
+        """Raise an error for a request that is not allowed."""
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
         if self.settings.names is not None and PORT.sub("", host.lower()) not in self.settings.names:
-            raise Problem(403, "This server answers only to the names of its own machine, such as 127.0.0.1 and localhost.")
+            raise ApiError(403, "This server accepts only the names of its own machine, such as 127.0.0.1 and localhost.")
         if not path.startswith(API) or path == HEALTH:
             return
         origin = headers.get("origin")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or not _same(origin, host):
-            raise Problem(403, "The request comes from a page of another site.")
+            raise ApiError(403, "The request comes from a page of another site.")
         client = scope.get("client")
-        seconds = self.allowance.wait(client_of(client[0] if client else ""))
+        seconds = self.rate.wait(client_of(client[0] if client else ""))
         if seconds:
-            raise Problem(429, f"Too many requests; try again in {seconds} s.", seconds)
+            raise ApiError(429, f"Too many requests; try again in {seconds} s.", seconds)
         if self.settings.token is not None and not _authorised(headers.get("authorization", ""), self.settings.token):
-            raise Problem(401, "The token is missing or wrong; send it as `Authorization: Bearer TOKEN`.")
+            raise ApiError(401, "The token is missing or wrong; send it as `Authorization: Bearer TOKEN`.")
 
 
 class Body:
-    """A request's body on its way in."""
+    """The body of a request, counted while it is received."""
 
     def __init__(self, guard: Guard, receive: Receive) -> None:
         self.guard, self._receive = guard, receive
         self.limits = guard.settings.limits
-        self.size = 0  # bytes in memory
+        self.size = 0
         self._complete = False
 
     def expect(self, length: str | None) -> None:
-        """Refuse a body that is announced as too long, before any of it is read. Room is taken by what comes alone."""
+        """Refuse a body whose announced length is too large, before reading it."""
         if length is not None and length.isascii() and length.isdigit():
             self._check(int(length[:18]))
 
     async def receive(self) -> Message:
-        if self._complete:  # what comes now is that the client goes, whenever it likes
+        if self._complete:  # the next message is that the client disconnects, at any time
             return await self._receive()
         try:
             message = await asyncio.wait_for(self._receive(), self.limits.silence)
         except asyncio.TimeoutError:
-            raise Problem(408, f"Nothing of the request came for {self.limits.silence} s.") from None
+            raise ApiError(408, f"No data of the request arrived for {self.limits.silence} s.") from None
         self._complete = not message.get("more_body", False)
         came = len(message.get("body", b""))
         self._check(self.size + came)
         if self.guard.together + came > self.limits.together_mb * 1_000_000:
-            raise Problem(503, "Too many pictures are being sent at this moment; try again in 2 s.", 2)
+            raise ApiError(503, "Too many pictures are being sent at the same time; try again in 2 s.", 2)
         self.guard.together += came
         self.size += came
         return message
 
     def _check(self, size: int) -> None:
         if size > self.limits.upload_bytes:
-            raise Problem(413, f"A request may have {self.limits.upload_mb} MB at most; send fewer or smaller pictures.")
+            raise ApiError(413, f"A request may have at most {self.limits.upload_mb} MB; send fewer or smaller pictures.")
 
 
 def _same(origin: str | None, host: str) -> bool:
-    """Whether the page that asks is this server's; programs that are no browsers name none."""
+    """Return whether the request comes from a page of this server. Programs other than browsers send no origin."""
     return origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
 
 
 def _authorised(header: str, token: str) -> bool:
     scheme, _, given = header.partition(" ")
     return secrets.compare_digest(given.strip().encode(), token.encode()) and scheme.lower() == "bearer"
+
+
+class RateLimit:
+    """Allow `rate` requests per minute and client (token bucket).
+
+    >>> now = 0.0
+    >>> limit = RateLimit(60, clock=lambda: now)
+    >>> [limit.wait("a") for _ in range(61)][-2:], limit.wait("b")
+    ([0, 1], 0)
+    >>> now = 1.0
+    >>> limit.wait("a"), limit.wait("a")
+    (0, 1)
+    """
+
+    def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.clock = rate, clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # remaining requests, and the time of that number
+
+    def wait(self, client: str) -> int:
+        """Count a request and return 0 if it is allowed, else the number of seconds to wait."""
+        now = self.clock()
+        left, then = self._left.get(client, (float(self.rate), now))
+        left = min(self.rate, left + (now - then) * self.rate / 60)
+        allowed = left >= 1
+        self._left[client] = (left - allowed, now)
+        self._left.move_to_end(client)
+        if len(self._left) > CLIENTS:
+            self._left.popitem(last=False)
+        return 0 if allowed else math.ceil((1 - left) * 60 / self.rate)
+
+
+def client_of(address: str) -> str:
+    """Return what identifies a client: its IPv4 address, or the /64 network of its IPv6 address.
+
+    >>> client_of("10.0.0.7"), client_of("2001:db8::1") == client_of("2001:db8::2"), client_of("testclient")
+    ('10.0.0.7', True, 'testclient')
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))

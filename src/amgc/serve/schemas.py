@@ -1,4 +1,4 @@
-"""What requests and answers look like: the OpenAPI description is made of these."""
+"""Requests and responses of the HTTP API. The OpenAPI description is generated from these."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Exact(BaseModel):
 
 
 class Error(Exact):
-    """What went wrong, in words."""
+    """An error message."""
 
     detail: str
 
 
 class Health(Exact):
-    """`stale`: the model's folder cannot be read any more; what was known before goes on answering."""
+    """`stale`: the model's folder cannot be read; the server continues with the last state."""
 
     status: Literal["ok", "stale"]
     amgc: str = Field(description="version")
 
 
 class How(Exact):
-    """What is wanted of a prediction."""
+    """Options of a prediction."""
 
-    top: int = Field(5, ge=1, le=1000, description="classes to name for each picture")
+    top: int = Field(5, ge=1, le=1000, description="number of classes to return for each image")
     reject: float | None = Field(
-        None, ge=0, le=1, description="answer `unknown` where the fit is below this; 0.01 is a good choice"
+        None, ge=0, le=1, description="answer `unknown` if the fit is below this threshold; 0.01 is a good choice"
     )
 
 
@@ -42,19 +42,19 @@ class Share(Exact):
 
 
 class Answer(Exact):
-    """Of one picture."""
+    """The prediction of one image."""
 
-    source: str = Field(description="the name that the picture was sent under")
-    answer: str = Field(description="the likeliest class, or `unknown` if the picture is rejected")
+    source: str = Field(description="file name of the image")
+    answer: str = Field(description="the most likely class, or `unknown` if the image is rejected")
     rejected: bool = Field(description="whether the fit is below `reject`")
     fit: float | None = Field(
-        ge=0, le=1, description="the share of that class's own pictures that lie farther from it; null if that is not known"
+        ge=0, le=1, description="share of that class's own images that are farther from it; null if not known"
     )
-    classes: list[Share] = Field(description="the likeliest classes, the likeliest first")
+    classes: list[Share] = Field(description="the most likely classes, the most likely one first")
 
 
 class Answers(Exact):
-    answers: list[Answer] = Field(description="in the order of the pictures")
+    answers: list[Answer] = Field(description="in the order of the images")
 
 
 class Skipped(Exact):
@@ -63,35 +63,35 @@ class Skipped(Exact):
 
 
 class Lesson(Exact):
-    """What was learned."""
+    """The result of learning."""
 
     label: str
-    pictures: int = Field(ge=1, description="that were learned from")
-    known_before: bool = Field(description="whether the class was known, and now knows more")
-    skipped: list[Skipped] = Field(description="pictures that could not be used")
+    pictures: int = Field(ge=1, description="number of images learned")
+    known_before: bool = Field(description="whether the class was known before")
+    skipped: list[Skipped] = Field(description="unreadable images")
     seconds: float = Field(ge=0)
 
 
 class Label(Exact):
-    """Names a class."""
+    """The name of a class."""
 
     label: str = Field(min_length=1, max_length=LABEL)
 
 
 class Forgotten(Exact):
     label: str
-    classes: int = Field(ge=0, description="that are known still")
+    classes: int = Field(ge=0, description="number of remaining classes")
 
 
 class Known(Exact):
     """A class."""
 
     label: str
-    pictures: int | None = Field(ge=1, description="that it was learned from; null if that is not known")
+    pictures: int | None = Field(ge=1, description="number of images learned; null if not known")
 
 
 class Learning(Exact):
-    """The lesson that is being learned at this moment."""
+    """Progress of the current update, in images."""
 
     label: str
     done: int = Field(ge=0)
@@ -99,7 +99,7 @@ class Learning(Exact):
 
 
 class Bounds(Exact):
-    """What a request may hold at most."""
+    """Limits of a request."""
 
     upload_mb: int
     megapixels: int
@@ -107,38 +107,38 @@ class Bounds(Exact):
 
 
 class Classes(Exact):
-    """What the model knows, keeps, and is doing."""
+    """Classes and contents of the model, and what it is doing."""
 
-    classes: list[Known] = Field(description="in order of arrival")
-    kept: list[str] = Field(description="in words")
-    not_kept: list[str] = Field(description="in words")
-    bytes: int = Field(ge=0, description="of all files of the model")
-    changeable: bool = Field(description="whether it can learn")
+    classes: list[Known] = Field(description="in the order in which they were learned")
+    kept: list[str] = Field(description="what is stored, as sentences")
+    not_kept: list[str] = Field(description="what is never stored, as sentences")
+    bytes: int = Field(ge=0, description="size of all files of the model")
+    changeable: bool = Field(description="whether the model can learn")
     learning: Learning | None
-    waiting: int = Field(ge=0, description="lessons that wait for this one")
-    problem: str | None = Field(description="why these may not be the latest classes")
+    waiting: int = Field(ge=0, description="number of updates in the queue")
+    problem: str | None = Field(description="why the classes may be outdated; null if they are not")
     limits: Bounds
 
 
 REASONS = {
     400: "the request cannot be read",
     401: "the token is missing or wrong",
-    403: "the request comes from a page of another site, or asks for a name that is not this server's",
+    403: "the request comes from a page of another site, or uses a host name that is not this server's",
     404: "there is no such class",
-    408: "the request is not complete, and nothing more of it comes",
-    409: "the model cannot do this: it knows no class yet, or was made so that it cannot learn",
-    413: "too many bytes, pictures or pixels",
+    408: "the request is incomplete, and no more data arrives",
+    409: "the model cannot do this: it has no classes yet, or cannot learn",
+    413: "too many bytes, images or pixels",
     415: "the request is not multipart/form-data",
-    422: "a parameter, a part or a picture cannot be used; `detail` says which and why",
-    429: "too many requests of this client, or too many lessons waiting",
-    500: "the model's folder cannot be read or written, or there is a bug",
-    503: "another process is changing the model, or too much is being sent at once",
+    422: "a parameter, part or image is invalid; `detail` says which and why",
+    429: "too many requests of this client, or too many updates in the queue",
+    500: "the model's folder cannot be read or written, or an internal error",
+    503: "another process is changing the model, or too many images are being sent at the same time",
     507: "the disk is full",
 }
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The descriptions of an operation's errors."""
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of an operation."""
     return {status: {"model": Error, "description": REASONS[status]} | _headers(status) for status in statuses}
 
 
@@ -152,7 +152,7 @@ def _headers(status: int) -> dict[str, Any]:
 
 
 def form(limits: Limits, label: bool) -> dict[str, Any]:
-    """The description of a multipart request."""
+    """Describe a multipart request."""
     picture = {"type": "string", "format": "binary", "description": "a JPEG, PNG, WebP, GIF, TIFF, BMP … file"}
     properties: dict[str, Any] = {"images": {"type": "array", "items": picture, "minItems": 1, "maxItems": limits.images}}
     if label:

@@ -1,24 +1,24 @@
-"""What a server is told: who may ask it, and how much of it."""
+"""Settings of a server: who has access, and limits of requests."""
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
 
-LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")  # what a browser on this machine calls a server that is bound to it
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")  # names under which a browser on this machine reaches the server
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a request, and of a client's requests."""
+    """Limits of requests."""
 
-    upload_mb: int = 64  # of a request's body
-    megapixels: int = 50  # of a picture, seen before it is decoded
-    images: int = 200  # in a request
-    rate: int = 1200  # requests a minute of one client; as many may come at once
-    waiting: int = 8  # lessons in the queue; each holds its pictures in memory
-    together_mb: int = 512  # of all bodies that are in memory at a time
-    silence: int = 30  # seconds without a byte of a body that is not complete
+    upload_mb: int = 64  # size of a request's body
+    megapixels: int = 50  # size of an image, checked before it is decoded
+    images: int = 200  # images per request
+    rate: int = 1200  # requests per minute and client; also the largest burst
+    waiting: int = 8  # updates in the queue; each keeps its images in memory
+    together_mb: int = 512  # size of all request bodies in memory
+    silence: int = 30  # seconds without data before an incomplete request is aborted
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -36,7 +36,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """`token`: demanded of every request to the API, if there is one. `names`: of hosts that are answered to; None: any."""
+    """Access to a server.
+
+    token : required of every API request; None for no token.
+    names : accepted host names; None for any.
+    """
 
     token: str | None = None
     names: tuple[str, ...] | None = LOCAL_NAMES
@@ -44,7 +48,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach what is bound to the address.
+    """Return whether an address can be reached from this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("box.lan")
     (True, True, True, False, False)

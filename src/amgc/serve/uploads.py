@@ -1,4 +1,4 @@
-"""Pictures out of a request, in memory only: the parser's own way is to write those above 1 MB to temporary files."""
+"""Read uploaded images into memory. Starlette's parser would write those above 1 MB to temporary files."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from starlette.requests import ClientDisconnect, Request
 from amgc.data.decode import formats
 from amgc.model import PictureError
 from amgc.model.pictures import Picture
-from amgc.serve.problems import Problem
+from amgc.serve.errors import ApiError
 from amgc.serve.settings import Limits
 
-LABEL = 1000  # letters of a class's name
-# At least one that can be seen, and no zero. Spelt out: what \s means differs from language to language.
+LABEL = 1000  # maximum number of characters of a class name
+# At least one visible character, and no null character. The meaning of \s differs between languages, so it is spelled out.
 NAMED = r"^[^\x00]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028\u2029\u202f\u205f\u3000\ufeff][^\x00]*$"
-NAME = 200  # letters of a file's name that are kept for messages
+NAME = 200  # characters of a file name that are kept for messages
 
 
 class MemoryParser(MultiPartParser):
-    """Writes nothing to the disk: what would do so is longer than any body that gets here."""
+    """A parser that never writes to disk: files would have to be larger than the largest request."""
 
     def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], limits: Limits) -> None:
         super().__init__(headers, stream, max_files=limits.images + 1, max_fields=10, max_part_size=10 * LABEL)
         self.spool_max_size = limits.upload_bytes + 1
 
     def on_part_begin(self) -> None:
-        """Names and texts are UTF-8, whatever charset a request claims: some of Python's make what cannot be written again."""
+        """Decode names and texts as UTF-8, whatever charset a request names: some decode to text that cannot be encoded."""
         self._charset = "utf-8"
         super().on_part_begin()
 
@@ -41,11 +41,11 @@ class MemoryParser(MultiPartParser):
             try:
                 self._current_part.data.decode()
             except UnicodeDecodeError as error:
-                raise Problem(422, "The request has a text that is not UTF-8.") from error
+                raise ApiError(422, "The request contains text that is not UTF-8.") from error
         super().on_part_end()
 
     def on_headers_finished(self) -> None:
-        """A picture may come without a file name, and is no text for that."""
+        """Treat `images` without a file name as files, not as text."""
         disposition, options = parse_options_header(self._current_part.content_disposition)
         if options.get(b"name") == b"images" and b"filename" not in options:
             self._current_part.content_disposition = disposition + b'; name="images"; filename=""'
@@ -53,19 +53,19 @@ class MemoryParser(MultiPartParser):
 
 
 async def received(request: Request, limits: Limits, fields: tuple[str, ...] = ()) -> tuple[list[Picture], dict[str, str]]:
-    """The files that were sent as `images`, and the texts that were sent as `fields`; nothing else may be there."""
+    """Return the files sent as `images` and the texts sent as `fields`. Other parts are an error."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise Problem(415, "Send pictures as multipart/form-data, in parts named images.")
+        raise ApiError(415, "Send pictures as multipart/form-data, in parts named images.")
     try:
         form = await MemoryParser(request.headers, request.stream(), limits).parse()
     except MultiPartException as error:
         if "Too many files" in error.message:
             raise _too_many(limits) from error
-        raise Problem(400, f"The request cannot be read: {error.message}") from error
+        raise ApiError(400, f"The request cannot be read: {error.message}") from error
     except FormParserError as error:
-        raise Problem(400, "The request cannot be read: it is not valid multipart/form-data.") from error
-    except ClientDisconnect as error:  # nobody hears this, but nothing went wrong here that a log should tell
-        raise Problem(400, "The request ended before all of it had come.") from error
+        raise ApiError(400, "The request cannot be read: it is not valid multipart/form-data.") from error
+    except ClientDisconnect as error:  # the client is gone; an ApiError is not logged
+        raise ApiError(400, "The request is incomplete.") from error
     pictures: list[Picture] = []
     texts: dict[str, str] = {}
     try:
@@ -77,25 +77,25 @@ async def received(request: Request, limits: Limits, fields: tuple[str, ...] = (
                 texts[part] = value
             else:
                 wanted = " and ".join(["files named images", *(f"one text named {name}" for name in fields)])
-                raise Problem(422, f"The request has a part that does not belong there; it takes {wanted}.")
+                raise ApiError(422, f"The request has an unexpected part; it takes {wanted}.")
     finally:
         await form.close()
     if len(pictures) > limits.images:
         raise _too_many(limits)
     if not pictures:
-        raise Problem(422, "No picture was sent; send at least one file in a part named images.")
+        raise ApiError(422, "No picture was sent; send at least one file in a part named images.")
     for name in fields:
         if not re.match(NAMED, texts.get(name, "")) or len(texts[name]) > LABEL:
-            raise Problem(422, f"A text named {name} is needed, of {LABEL} letters at most, and not empty.")
+            raise ApiError(422, f"The request needs a text named {name}: not empty, at most {LABEL} characters.")
     return pictures, texts
 
 
-def _too_many(limits: Limits) -> Problem:
-    return Problem(413, f"{limits.images} pictures can be sent at a time; send the others after these.")
+def _too_many(limits: Limits) -> ApiError:
+    return ApiError(413, f"At most {limits.images} pictures can be sent at a time; send the others afterwards.")
 
 
 def check_pixels(picture: Picture, limits: Limits) -> None:
-    """Raise an error if the picture says of itself that it is too large. It is not decoded for that."""
+    """Raise an error if the image has too many pixels, according to its header; it is not decoded."""
     from PIL import Image
 
     try:
@@ -103,7 +103,7 @@ def check_pixels(picture: Picture, limits: Limits) -> None:
             pixels = opened.width * opened.height
     except Image.DecompressionBombError:
         pixels = limits.pixels + 1
-    except Exception:  # no picture, or a damaged one: the model says what is wrong with it
+    except Exception:  # not an image, or damaged: the model reports it
         return
     if pixels > limits.pixels:
         raise PictureError(picture.name, f"it has more than {limits.megapixels} million pixels; make it smaller first")

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from amgc.cli.jobs.schedule import Work
 from amgc.report import Spread
-from amgc.report.details import time_text
-from amgc.report.table import DASH, grid, meanings, percent, printable
+from amgc.report.table import definition_list, grid
+from amgc.runs import DEFINITIONS
+from amgc.text import DASH, duration, percent, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +56,7 @@ class Board:
         if one.state == "failed":
             return f"{one.cell}: failed: {one.reason}"
         assert one.run is not None
-        return f"{one.cell}: LA {percent(one.run.metrics.last_accuracy)} % ({time_text(one.seconds or 0.0)}; {self.progress()})"
+        return f"{one.cell}: LA {percent(one.run.metrics.last_accuracy)} % ({duration(one.seconds or 0.0)}; {self.progress()})"
 
     def progress(self) -> str:
         """How many are done, and how long the others may take."""
@@ -63,7 +64,7 @@ class Board:
         parts = [f"{count['done']} of {len(self.works)} runs done"]
         parts += [f"{count[state]} {state}" for state in ("going", "failed") if count[state]]
         left = time_left(self.works, self.slots, time.monotonic())
-        return ", ".join(parts) + ("" if not left else f", about {time_text(left)} left")
+        return ", ".join(parts) + ("" if not left else f", about {duration(left)} left")
 
 
 def time_left(works: Sequence[Work], slots: int, now: float) -> float | None:
@@ -132,4 +133,4 @@ def results(works: Sequence[Work]) -> RenderableType:
     seeds = len({one.cell.seed for one in works})
     note = "Numbers are percentages" + (f", mean ± standard deviation over {seeds} seeds." if seeds > 1 else ".")
     shown = table(works, accuracy_text, ("LA", "AIA"))
-    return Group(shown, "", meanings([("LA", "LA"), ("AIA", "AIA")]), Text(note, style="italic"))
+    return Group(shown, "", definition_list([(name, DEFINITIONS[name]) for name in ("LA", "AIA")]), Text(note, style="italic"))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from amgc.cli.jobs.schedule import Work, mates
 from amgc.cli.progress import console
-from amgc.engine.cost import duration
 from amgc.engine.run import run
 from amgc.engine.watch import Watch
-from amgc.report.table import printable
+from amgc.text import duration, printable
 
 if TYPE_CHECKING:
     from amgc.engine.cost import Cost

@@ -1,0 +1,188 @@
+"""Changes of a model: learn, merge and forget classes. Each takes a state and returns a new one."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from amgc.core.inputs import listing
+from amgc.core.statistics import ClassStatistics
+from amgc.estimator import AMGCClassifier
+from amgc.model.extractors import encode_batches
+from amgc.model.novelty import ROWS, Fits, empty_statistics, project
+from amgc.model.pictures import Picture, PictureError
+from amgc.model.state import FixedHead, ModelError, Overconfidence, State
+
+MOST = 10.0  # largest factor of overconfidence; factors below 1, seen with few well-separated images, are not used either
+CALIBRATED = 2048  # maximum number of images per call of `learn` that overconfidence is measured on
+Progress = Callable[[int, int], None]  # images done, images in total
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The result of `Model.learn`.
+
+    added : number of images learned, by class.
+    again : the classes among them that were known before.
+    skipped : unreadable images, each with the reason.
+    animated : animated images, of which the first frame was used.
+    """
+
+    added: dict[str, int]
+    again: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    animated: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def images(self) -> int:
+        return sum(self.added.values())
+
+
+@dataclass
+class Lesson:
+    """Statistics of new images, before they are added to a model. Only statistics outlive the call of `learn`.
+
+    statistics, rows : of the features after `project`; `rows` is a sample of each class, for its distances.
+    calibration : features and labels of a few images, to measure overconfidence on.
+    """
+
+    classifier: AMGCClassifier
+    statistics: ClassStatistics
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    calibration: list[tuple[Tensor, list[str]]] = field(default_factory=list)
+    skipped: list[PictureError] = field(default_factory=list)
+    animated: list[str] = field(default_factory=list)
+
+    @property
+    def added(self) -> dict[str, int]:
+        return dict(zip(map(str, self.statistics.classes), self.statistics.count.tolist(), strict=True))
+
+
+def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
+    """Encode all images batch by batch and accumulate the statistics of their classes."""
+    assert state.extractor is not None
+    if isinstance(state.classifier, FixedHead):
+        raise ModelError(
+            f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
+            "class statistics. Create one from a run of the AMGC family, or learn the images in a new model."
+        )
+    given = [picture for own in images.values() for picture in own]
+    labels = [label for label, own in images.items() for _ in own]
+    numbers = [number for own in images.values() for number in range(len(own))]  # of an image within its class
+    sampled = {label: _sample(label, len(own)) for label, own in images.items()}
+    calibrated = max(2, min(64, CALIBRATED // len(images)))  # images per class
+    parameters: dict[str, Any] = state.manifest.made["classifier"]
+    lesson = Lesson(AMGCClassifier(**parameters), empty_statistics(state.extractor.dim))
+    kept: dict[str, list[Tensor]] = {}
+    done = 0
+    for rows, features, errors in encode_batches(state.extractor, state.frame, given):
+        if errors and on_corrupt == "error":
+            raise errors[0][1]
+        lesson.skipped += [error for _, error in errors]
+        lesson.animated += [given[row].name for row in rows if given[row].animated]
+        if rows:
+            own, projected = [labels[row] for row in rows], project(features)
+            lesson.classifier.partial_fit(features.numpy(), np.array(own))
+            lesson.statistics.update(projected, own)
+            some = [at for at, row in enumerate(rows) if numbers[row] < calibrated]
+            lesson.calibration.append((features[some], [own[at] for at in some]))
+            for label in dict.fromkeys(own):
+                chosen = [at for at, row in enumerate(rows) if labels[row] == label and numbers[row] in sampled[label]]
+                kept.setdefault(label, []).append(projected[chosen])
+        done += len(rows) + len(errors)
+        if progress is not None:
+            progress(done, len(given))
+    if not kept:
+        first = lesson.skipped[0]
+        raise ModelError(f"none of the {len(given)} images can be used; the first: {first}") from first
+    lesson.rows = {label: torch.cat(parts) for label, parts in kept.items()}
+    return lesson
+
+
+def _sample(label: str, count: int) -> set[int] | range:
+    """Return which images of a class distances are computed for. Depends on the class alone, not on the others of the call."""
+    if count <= ROWS:
+        return range(count)
+    seed = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "big") >> 1
+    return set(torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:ROWS].tolist())
+
+
+def learn(state: State, lesson: Lesson) -> State:
+    """Add the statistics of new images and solve for the classifier once."""
+    assert not isinstance(state.classifier, FixedHead)  # `collect` refuses it
+    classifier, fits = lesson.classifier, state.fits
+    if state.classifier is None:
+        fits = Fits.empty(classifier.statistics_.dim)
+    else:
+        classifier = copy.deepcopy(state.classifier).merge(classifier)
+    overconfidence = state.overconfidence
+    features = torch.cat([features for features, _ in lesson.calibration]).numpy()
+    factor = classifier.overconfidence(features, [label for _, labels in lesson.calibration for label in labels])
+    if factor is not None:
+        overconfidence = overconfidence.merge(sum(lesson.added.values()), math.log(min(max(factor, 1.0), MOST)))
+    fits = fits and fits.learned(lesson.statistics, lesson.rows)
+    return _solved(state, classifier, fits, overconfidence)
+
+
+def merge(state: State, other: State) -> State:
+    """Add all classes of another model with the same extractor."""
+    if (state.checksum, state.manifest.image["scale"]) != (other.checksum, other.manifest.image["scale"]):
+        shown = [one.checksum[:12] or "none yet" for one in (state, other)]
+        raise ModelError(
+            f"the models have different extractors ({shown[0]} and {shown[1]}), so their features are not comparable. Let one "
+            "model learn its first images, then create the others with that model as `features`."
+        )
+    if isinstance(state.classifier, FixedHead) or isinstance(other.classifier, FixedHead):
+        raise ModelError("a model created from a trained head cannot be merged: it has no class statistics.")
+    if other.classifier is None:
+        return state
+    if state.classifier is None:
+        return replace(state, classifier=other.classifier, fits=other.fits, overconfidence=other.overconfidence)
+    if shared := _same_images(state.classifier, other.classifier):
+        raise ModelError(
+            f"both models learned {listing(shared)} from the same images, which would count twice. If one model is a copy of "
+            "the other, forget these classes in one of them first; to start a second site, use the extractor only."
+        )
+    overconfidence = state.overconfidence.merge(other.overconfidence.images, other.overconfidence.log)
+    fits = state.fits and other.fits and state.fits.merged(other.fits)
+    return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier), fits, overconfidence)
+
+
+def _same_images(one: AMGCClassifier, other: AMGCClassifier) -> list[str]:
+    """Return the classes with the same number of images and bit-identical means."""
+    mine, theirs = one.statistics_, other.statistics_
+    both = [(label, mine.index(label), theirs.index(label)) for label in mine.classes if label in theirs]
+    same = [label for label, i, k in both if mine.count[i] == theirs.count[k] and torch.equal(mine.mean[i], theirs.mean[k])]
+    return [str(label) for label in same]
+
+
+def forget(state: State, label: str) -> State:
+    """Remove a class."""
+    counts = state.manifest.classes
+    if label not in counts:
+        raise ModelError(f"the model has no class {label!r}; its classes are {listing(list(counts))}.")
+    if state.classifier is None or len(counts) == 1:
+        return replace(state, classifier=None, fits=None, overconfidence=Overconfidence())
+    fits = state.fits and state.fits.without(label)
+    if isinstance(state.classifier, FixedHead):
+        return replace(state, classifier=state.classifier.without(label), fits=fits)
+    with warnings.catch_warnings():  # `Model.info` reports that a shared covariance keeps the contribution of the class
+        warnings.simplefilter("ignore", UserWarning)
+        classifier = copy.deepcopy(state.classifier).forget(label)
+    return _solved(state, classifier, fits, state.overconfidence)
+
+
+def _solved(state: State, classifier: AMGCClassifier, fits: Fits | None, overconfidence: Overconfidence) -> State:
+    """Return the state with a classifier that is solved now, so that predictions do not wait, and calibrated."""
+    classifier.temper(math.exp(overconfidence.log))
+    return replace(state, classifier=classifier, fits=fits, overconfidence=overconfidence)

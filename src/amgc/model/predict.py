@@ -1,0 +1,194 @@
+"""Predict classes of images, and evaluate predictions on labelled images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amgc.model.changes import Progress
+from amgc.model.extractors import encode_batches
+from amgc.model.pictures import Picture, PictureError
+from amgc.model.state import ModelError, State
+
+UNKNOWN = "unknown"
+BINS = 15  # of confidence, for calibration
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most likely classes of an image.
+
+    labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
+    fit : the share of the first class's own images that are farther from it than this one; near 0 for an image of no known
+        class. 1 if the class has too few images, None if the model has no distances.
+    rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
+    source : path or number of the image.
+    """
+
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    fit: float | None
+    rejected: bool = False
+    source: str = ""
+
+    @property
+    def label(self) -> str:
+        """The most likely class, whether the image was rejected or not."""
+        return self.labels[0]
+
+    @property
+    def answer(self) -> str:
+        """The most likely class, or "unknown" if the image was rejected."""
+        return UNKNOWN if self.rejected else self.labels[0]
+
+    def to_json(self) -> dict[str, Any]:
+        pairs = [{"label": label, "probability": p} for label, p in zip(self.labels, self.probabilities, strict=True)]
+        about = {"source": self.source, "answer": self.answer, "rejected": self.rejected, "fit": self.fit}
+        return about | {"classes": pairs}
+
+
+def predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
+    """Yield a prediction for each image in order, or its error. Only one batch is in memory at a time."""
+    if state.classifier is None:
+        raise ModelError("the model has no classes yet; learn some first.")
+    if top < 1 or (reject is not None and not 0 <= reject <= 1):
+        raise ValueError(f"top must be at least 1 and reject from 0 to 1; got top={top}, reject={reject}.")
+    if reject is not None and state.fits is None:
+        raise ModelError("this model cannot reject: it was created without images, so it has no distances.")
+    return _predict(state, images, top, reject)
+
+
+def _predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
+    assert state.extractor is not None and state.classifier is not None
+    names = [str(name) for name in state.classifier.classes_.tolist()]
+    for rows, features, errors in encode_batches(state.extractor, state.frame, images):
+        found: dict[int, Prediction | PictureError] = dict(errors)
+        if rows:
+            shares = state.classifier.predict_proba(features.numpy())
+            order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
+            fits: list[float | None] = [None] * len(rows)
+            if state.fits is not None:
+                fits = state.fits.of(features, [names[best] for best in order[:, 0]]).tolist()
+            for at, (row, fit) in enumerate(zip(rows, fits, strict=True)):
+                labels = tuple(names[place] for place in order[at])
+                values = tuple(float(shares[at, place]) for place in order[at])
+                rejected = reject is not None and fit is not None and fit < reject
+                found[row] = Prediction(labels, values, fit, rejected, images[row].name)
+        yield from (found[row] for row in sorted(found))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of `Model.evaluate`.
+
+    classes : classes of the model, in the order of rows (true) and columns (predicted) of `confusion` (K, K).
+    confidence (n,), correct (n,), fit (n,) : of each image of a known class. The fit is NaN if the model has no distances.
+    unseen, unseen_fit (m,) : number of images by class, and fits, of classes that the model does not know.
+    reject : the fit below which images are rejected, or None.
+    skipped : unreadable images, each with the reason.
+    """
+
+    classes: tuple[str, ...]
+    confusion: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    correct: NDArray[np.bool_]
+    fit: NDArray[np.float64]
+    unseen_fit: NDArray[np.float64]
+    unseen: dict[str, int]
+    reject: float | None
+    skipped: tuple[tuple[str, str], ...]
+
+    @property
+    def accuracy(self) -> float:
+        """The share of images of known classes that are classified correctly; NaN if there are none."""
+        return float(self.correct.mean()) if len(self.correct) else float("nan")
+
+    @property
+    def by_class(self) -> dict[str, tuple[int, int]]:
+        """Number of correctly classified images, and of all images, for each class that has any."""
+        counts = {
+            name: (int(row[k]), int(row.sum())) for k, (name, row) in enumerate(zip(self.classes, self.confusion, strict=True))
+        }
+        return {name: pair for name, pair in counts.items() if pair[1]}
+
+    @property
+    def reliability(self) -> list[tuple[float, float, int]]:
+        """Mean confidence, accuracy and number of images of each non-empty bin of confidence."""
+        place = np.minimum((self.confidence * BINS).astype(int), BINS - 1)
+        own = [place == number for number in range(BINS)]
+        return [(float(self.confidence[m].mean()), float(self.correct[m].mean()), int(m.sum())) for m in own if m.any()]
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error: the mean of |accuracy - confidence| over the bins, weighted by their images."""
+        parts = self.reliability
+        return sum(count * abs(right - sure) for sure, right, count in parts) / max(1, sum(count for *_, count in parts))
+
+    def rejected(self, below: float | None = None) -> tuple[float, float]:
+        """Return the share of images with a fit below `below` (default: `reject`), of known and of unseen classes."""
+        limit = self.reject if below is None else below
+        if limit is None:
+            return 0.0, 0.0
+        return tuple(float((fit < limit).mean()) if len(fit) else float("nan") for fit in (self.fit, self.unseen_fit))  # type: ignore[return-value]
+
+    def confused(self, most: int = 10) -> list[tuple[str, str, int]]:
+        """Return the most frequent confusions: true class, predicted class, number of images."""
+        wrong = self.confusion - np.diag(np.diag(self.confusion))
+        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        places = [np.unravel_index(place, wrong.shape) for place in order]
+        return [(self.classes[t], self.classes[p], int(wrong[t, p])) for t, p in places if wrong[t, p]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for JSON; values that are undefined without images are None."""
+        error = self.calibration_error if len(self.correct) else None
+        about: dict[str, Any] = {"accuracy": _or_none(self.accuracy), "calibration_error": error}
+        about |= {"pictures": len(self.correct), "by_class": self.by_class, "reliability": self.reliability}
+        about |= {"confused": self.confused(), "unseen": self.unseen, "skipped": list(self.skipped), "reject": self.reject}
+        known, others = map(_or_none, self.rejected())
+        return about | ({} if self.reject is None else {"rejected": known, "rejected_unseen": others})
+
+
+def _or_none(share: float) -> float | None:
+    return None if np.isnan(share) else share
+
+
+def evaluate(
+    state: State, images: Sequence[Picture], labels: Sequence[str], reject: float | None, progress: Progress | None
+) -> Evaluation:
+    """Compare predictions with labels."""
+    classes = tuple(state.manifest.classes)
+    index = {name: place for place, name in enumerate(classes)}
+    confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    known: list[tuple[float, bool, float]] = []
+    others: list[float] = []
+    unseen: dict[str, int] = {}
+    skipped: list[tuple[str, str]] = []
+    for done, (answer, label) in enumerate(zip(predict(state, images, 1, reject), labels, strict=True), start=1):
+        if isinstance(answer, PictureError):
+            skipped.append((answer.path, answer.reason))
+        else:
+            fit = float("nan") if answer.fit is None else answer.fit
+            if label in index:
+                confusion[index[label], index[answer.label]] += 1
+                known.append((answer.probabilities[0], answer.label == label, fit))
+            else:
+                others.append(fit)
+                unseen[label] = unseen.get(label, 0) + 1
+        if progress is not None:
+            progress(done, len(images))
+    table = np.array(known, dtype=np.float64).reshape(len(known), 3)
+    return Evaluation(
+        classes,
+        confusion,
+        confidence=table[:, 0],
+        correct=table[:, 1].astype(bool),
+        fit=table[:, 2],
+        unseen_fit=np.array(others, dtype=np.float64),
+        unseen=unseen,
+        reject=reject,
+        skipped=tuple(skipped),
+    )

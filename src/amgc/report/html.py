@@ -1,0 +1,72 @@
+"""HTML of the report page: templates with escaped values, and tables."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from amgc.report.charts import percent_spread
+from amgc.report.plot import COLOURS
+from amgc.report.svg import swatch
+from amgc.report.table import Table
+from amgc.text import percent, shorten
+
+# The colours for dark mode; white replaces black.
+DARK = ("#4BA6DD", "#F0803C", "#2BC49A", "#E39CC4", "#F0B640", "#8FD0F5", "#F2F2F2")
+# Control characters, characters that reverse the direction of text, and surrogates (from undecodable file names).
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Fill in a Jinja template; values that are not Markup are escaped.
+
+    The macros of templates/parts.html are available as `parts`: `parts.table(table)`, `parts.method(runs)`, …
+
+    >>> render("<p>{{ name }}: {{ percent(share) }} %</p>", name="a < b", share=0.5)
+    Markup('<p>a &lt; b: 50.0 %</p>')
+    """
+    return Markup(environment().from_string(template).render(parts=_parts(), **values))
+
+
+def html_table(table: Table) -> Markup:
+    """Write a table as HTML, with its title as the caption."""
+    return Markup(_parts().table(table))
+
+
+def without_forbidden(text: str) -> str:
+    """Replace characters that are not allowed in HTML or that reverse text; class names may contain them.
+
+    >>> without_forbidden("a\\x1bb\\u202ec\\udcff\\n")
+    'a?b?c?\\n'
+    """
+    return FORBIDDEN.sub("?", text)
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {
+        "swatch": swatch,
+        "shorten": shorten,
+        "spread": percent_spread,
+        "percent": percent,
+        "light": COLOURS,
+        "dark": DARK,
+    }
+    return made
+
+
+@cache
+def _parts() -> Any:
+    return environment().get_template("parts.html").module

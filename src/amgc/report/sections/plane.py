@@ -1,0 +1,209 @@
+"""The paper's Figure 1, measured: test features of two classes in a plane after several tasks, on common axes.
+
+The Gaussians that the method stores, and their enlarged versions, are drawn as ellipses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from amgc.report.groups import MethodRuns, Spread
+from amgc.report.run_tables import evenly
+from amgc.report.sections import Comparison, Table, render, section
+from amgc.report.svg import drawing, number, tag
+from amgc.runs import RunRecord
+from amgc.runs.observed import Gaussian, Matrix, Plane, Point
+from amgc.text import DASH
+
+MAX_PANELS = 6  # tasks that are shown
+SIDE = 250.0  # pixels of the longer side of a panel
+MIN_ASPECT = 0.6  # shorter side of a panel divided by the longer one
+SHARE = 0.995  # share of the points inside the axes, so that a few outliers do not determine the scale
+MEASURED = ("mean x, y", "deviation x, y", "stored mean", "stored deviation")
+
+
+@section("plane", "How features move", order=80)
+def plane(comparison: Comparison) -> Markup | None:
+    shown: list[dict[str, Any]] = []
+    for method in comparison.begun:
+        found = find_planes(method)
+        if found is None:
+            continue
+        run, planes = found
+        chosen = [planes[place] for place in evenly(len(planes), MAX_PANELS)]
+        one, two = chosen[0][1].classes
+        names = run.class_names[one], run.class_names[two]
+        panels = [Panel(f"after task {task + 1}", plane.points, plane.gaussians) for task, plane in chosen]
+        gaussians = [gaussian for _, plane in chosen for gaussian in plane.gaussians if gaussian is not None]
+        header = ["after", *[f"{name}, {what}" for name in names for what in MEASURED]]
+        rows = [plane_row(f"T{task + 1}", plane) for task, plane in chosen]
+        shown.append({
+            "method": method,
+            "run": run,
+            "names": names,
+            "panels": plane_panels(comparison.identity("plane", method), names, panels),
+            "numbers": Table(header, rows, f"{method.name}, features in the plane"),
+            "stored": bool(gaussians),
+            "enlarged": any(gaussian.enlarged is not None for gaussian in gaussians),
+        })  # fmt: skip
+    if not shown:
+        return None
+    first = next((item for item in shown if item["stored"]), shown[0])  # the paper's figure shows Gaussians
+    return render(TEMPLATE, shown=shown, open=first, missing=comparison.missing([item["method"] for item in shown]))
+
+
+def find_planes(method: MethodRuns) -> tuple[RunRecord, list[tuple[int, Plane]]] | None:
+    """Return the tasks (from 0) and planes of the first run that has recorded them."""
+    for run, observed in method.recorded:
+        planes = [(seen.task, seen.plane) for seen in observed if seen.plane is not None]
+        if planes:
+            return run, planes
+    return None
+
+
+def plane_row(name: str, plane: Plane) -> list[str]:
+    """Return mean and deviation along x and y of the points and of the stored Gaussian, for both classes."""
+    cells = [name]
+    for points, gaussian in zip(plane.points, plane.gaussians, strict=True):
+        spreads = [Spread.of([point[axis] for point in points]) for axis in (0, 1)]
+        cells.append(", ".join(DASH if spread is None else f"{spread.mean:.3g}" for spread in spreads))
+        cells.append(", ".join(DASH if spread is None or spread.std is None else f"{spread.std:.3g}" for spread in spreads))
+        if gaussian is None:
+            cells += [DASH, DASH]
+        else:
+            cells.append(", ".join(f"{value:.3g}" for value in gaussian.mean))
+            cells.append(", ".join(f"{math.sqrt(max(0.0, gaussian.covariance[axis][axis])):.3g}" for axis in (0, 1)))
+    return cells
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Both classes after one task."""
+
+    title: str
+    points: tuple[Sequence[Point], Sequence[Point]]
+    gaussians: tuple[Gaussian | None, Gaussian | None]
+
+
+def plane_panels(identity: str, names: tuple[str, str], panels: Sequence[Panel]) -> list[tuple[str, Markup]]:
+    """Draw each panel, with the same axes for all and the same scale for x and y. Returns titles and drawings."""
+    (left, right), (low, high) = _limits(panels)
+    scale = SIDE / max(right - left, high - low)
+    width, height = scale * (right - left), scale * (high - low)
+
+    def place(point: Point) -> Point:
+        return scale * (point[0] - left), scale * (high - point[1])
+
+    drawn = []
+    for index, panel in enumerate(panels):
+        inside: list[object] = [tag("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, class_="panel")]
+        for which, points in enumerate(panel.points):
+            inside.append(tag("path", d=_dots(which, [place(point) for point in points]), class_=f"dots p{which}"))
+        for which, gaussian in enumerate(panel.gaussians):
+            if gaussian is not None:
+                inside += _ellipses(which, gaussian, place, scale)
+        title = f"{names[0]} and {names[1]}, {panel.title}"
+        text = _description(names, panel)
+        drawn.append((panel.title, drawing(f"{identity}-{index}", width, height, title, text, *inside, class_="plane")))
+    return drawn
+
+
+def ellipse(covariance: Matrix) -> tuple[float, float, float]:
+    """Return the half axes of the ellipse at one standard deviation, and the angle of the first in radians.
+
+    >>> ellipse(((4.0, 0.0), (0.0, 1.0)))
+    (2.0, 1.0, 0.0)
+    """
+    (a, b), (_, c) = covariance
+    middle, away = (a + c) / 2, math.hypot((a - c) / 2, b)
+    return math.sqrt(max(0.0, middle + away)), math.sqrt(max(0.0, middle - away)), 0.5 * math.atan2(2 * b, a - c)
+
+
+def _ellipses(which: int, gaussian: Gaussian, place: Callable[[Point], Point], scale: float) -> list[Markup]:
+    x, y = place(gaussian.mean)
+    parts = []
+    for covariance, kind in ((gaussian.covariance, "kept"), (gaussian.enlarged, "enlarged")):
+        if covariance is None:
+            continue
+        first, second, turn = ellipse(covariance)
+        transform = f"translate({number(x)} {number(y)}) rotate({number(-math.degrees(turn))})"
+        for deviations in (1, 2):
+            rx, ry = deviations * scale * first, deviations * scale * second
+            parts.append(tag("ellipse", rx=rx, ry=ry, transform=transform, class_=f"{kind} p{which}"))
+    return parts
+
+
+def _dots(which: int, points: Sequence[Point]) -> str:
+    """Return dots (lines of length zero with round ends) for the first class, crosses for the second."""
+    shape = "h0" if which == 0 else "m-2-2l4 4m0-4l-4 4"
+    return "".join(f"M{number(x)} {number(y)}{shape}" for x, y in points)
+
+
+def _limits(panels: Sequence[Panel]) -> tuple[Point, Point]:
+    limits = []
+    for axis in (0, 1):
+        values = sorted(point[axis] for panel in panels for points in panel.points for point in points)
+        cut = int(len(values) * (1 - SHARE) / 2)
+        ends = values[cut : len(values) - cut]
+        for panel in panels:
+            for gaussian in panel.gaussians:
+                if gaussian is not None:
+                    widest = gaussian.enlarged or gaussian.covariance
+                    reach = 2 * math.sqrt(max(0.0, widest[axis][axis]))
+                    ends += [gaussian.mean[axis] - reach, gaussian.mean[axis] + reach]
+        margin = 0.04 * (max(ends) - min(ends)) or 1.0
+        limits.append((min(ends) - margin, max(ends) + margin))
+    shorter, longer = sorted(limits, key=lambda ends: ends[1] - ends[0])
+    missing = max(0.0, MIN_ASPECT * (longer[1] - longer[0]) - (shorter[1] - shorter[0])) / 2
+    limits[limits.index(shorter)] = shorter[0] - missing, shorter[1] + missing
+    return limits[0], limits[1]
+
+
+def _description(names: tuple[str, str], panel: Panel) -> str:
+    parts = []
+    for name, points in zip(names, panel.points, strict=True):
+        if points:
+            x, y = (sum(point[axis] for point in points) / len(points) for axis in (0, 1))
+            parts.append(f"{len(points)} test images of {name} around ({x:.2f}, {y:.2f})")
+    stored = [name for name, gaussian in zip(names, panel.gaussians, strict=True) if gaussian is not None]
+    parts.append(f"with the stored Gaussians of {' and '.join(stored)}" if stored else "without a stored Gaussian")
+    return ", ".join(parts) + "."
+
+
+TEMPLATE = """
+<p>The paper’s Figure 1, measured: features of the same test images of two classes of task 1 after several tasks. The plane is
+fixed: x passes through the means of the two classes after the first task shown, y is the direction of largest variance
+orthogonal to it.</p>
+{% set symbol = '<svg class="swatch" width="26" height="14" aria-hidden="true">'|safe %}
+{% for item in shown %}
+<details class="method"{{ " open" if item is sameas open }}>
+  <summary>{{ parts.method(item.method) }}{{ parts.seed(item.method, item.run) }}</summary>
+  <ul class="legend">
+    <li>{{ symbol }}<path class="dots p0" d="M5 7h0M13 4h0M20 9h0"/></svg> {{ parts.named(item.names[0]) }}</li>
+    <li>{{ symbol }}<path class="dots p1" d="M4 5l4 4m0-4l-4 4M16 5l4 4m0-4l-4 4"/></svg> {{ parts.named(item.names[1]) }}</li>
+    {% if item.stored %}
+    <li>{{ symbol }}<ellipse class="kept p0" cx="13" cy="7" rx="12" ry="6"/></svg> stored, 1 and 2 standard deviations</li>
+    {% endif %}
+    {% if item.enlarged %}
+    <li>{{ symbol }}<ellipse class="enlarged p0" cx="13" cy="7" rx="12" ry="6"/></svg> enlarged</li>
+    {% endif %}
+  </ul>
+  <div class="multiples planes">
+    {% for title, figure in item.panels %}
+    <figure>
+      <figcaption>{{ title }}</figcaption>
+      {{ figure }}
+    </figure>
+    {% endfor %}
+  </div>
+  {{ parts.numbers(item.numbers) }}
+  {% if not item.stored %}<p class="soft">This method stores no Gaussians.</p>{% endif %}
+</details>
+{% endfor %}
+{{ parts.missing(missing, "Runs of an older version of amgc, which did not record features") }}
+"""

@@ -1,0 +1,100 @@
+"""Bind to an address and serve until Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from amgc.model import Model
+from amgc.serve.app import create_app
+from amgc.serve.settings import LOCAL_NAMES, Limits, Settings, is_loopback
+from amgc.serve.update_queue import UpdateQueue
+
+SHORTEST = 16  # minimum number of characters of a token
+PATIENCE = 3  # seconds that open requests may take when the server is stopped
+CONNECTIONS = 1000
+
+
+def serve(
+    model: Model, host: str, port: int, token: str | None, limits: Limits, started: Callable[[str, str | None], None]
+) -> None:
+    """Serve a model. `started` is called with the address, and the token if one was generated."""
+    local = is_loopback(host)
+    if token is not None and len(token) < SHORTEST:
+        raise ValueError(f"the token has {len(token)} characters; use at least {SHORTEST}, or omit it to have one generated.")
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise ValueError("the token must be printable ASCII without spaces at its ends, as browsers send no other.")
+    generated = secrets.token_urlsafe(24) if token is None and not local else None
+    bound = bind(host, port)
+    names = (*LOCAL_NAMES, in_url(host)) if local else None
+    app = create_app(model, Settings(token or generated, names, limits))
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # a client could claim any address
+        server_header=False,
+        ws="none",
+        lifespan="on",
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=PATIENCE,
+    )
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the error
+    with bound:
+        started(address(host, bound.getsockname()[1]), generated)
+        Server(config, app.state.updates).run(sockets=[bound])
+
+
+class Server(uvicorn.Server):
+    """A server that cancels the current update when it is stopped."""
+
+    def __init__(self, config: uvicorn.Config, updates: UpdateQueue) -> None:
+        super().__init__(config)
+        self.updates = updates
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.updates.stop()
+        super().handle_exit(sig, frame)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 selects a free port."""
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"port must be from 1 to 65535, or 0 for a free port; not {port}.")
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ValueError(f"there is no address {host!r} ({error.strerror}); choose one of this machine with --host.") from error
+    bound = socket.socket(family, kind)
+    try:
+        if os.name == "posix":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port can be reused at once
+        bound.bind(where)
+        bound.listen(2048)
+    except OSError as error:
+        bound.close()
+        reason = {errno.EADDRINUSE: "another program uses it", errno.EACCES: "permission denied"}
+        reason[errno.EADDRNOTAVAIL] = f"{host!r} is not an address of this machine"
+        why = reason.get(error.errno or 0, str(error))
+        raise ValueError(f"cannot listen on port {port} of {host!r}: {why}; choose another with --port or --host.") from error
+    return bound
+
+
+def address(host: str, port: int) -> str:
+    """Return the URL of the server.
+
+    >>> address("127.0.0.1", 8000), address("::1", 8000), address("0.0.0.0", 80).startswith("http://")
+    ('http://127.0.0.1:8000', 'http://[::1]:8000', True)
+    """
+    return f"http://{in_url(socket.gethostname() if host in ('0.0.0.0', '::') else host)}:{port}"
+
+
+def in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

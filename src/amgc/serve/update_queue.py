@@ -1,0 +1,149 @@
+"""The thread that changes the model, one update after another. Predictions go on meanwhile.
+
+A `Model` replaces its state in one step after writing a change to disk, and each prediction reads the state once: it uses the
+model before or after the change. Between updates the thread checks whether another process has changed the folder.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from amgc.model import Info, Learned, Model
+from amgc.model.model import checked_name, normal
+from amgc.model.pictures import Picture
+from amgc.serve.errors import LOG, ApiError
+
+INTERVAL = 0.5  # seconds between checks of the folder
+T = TypeVar("T")
+
+
+class StoppedError(ApiError):
+    """The server is shutting down."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "The server is shutting down; the model has not changed.", 10)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of the current call of `learn`."""
+
+    label: str
+    done: int
+    total: int
+
+
+class UpdateQueue:
+    """A bounded queue of updates and the thread that runs them. `stop` cancels the current update and those that wait."""
+
+    def __init__(self, model: Model, waiting: int) -> None:
+        self.model = model
+        self.about: Info = model.info()  # cached after each change, so that requests do not wait for the disk
+        self.progress: Progress | None = None
+        self.problem: str | None = None  # why changes by other processes cannot be loaded
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(waiting)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="amgc-update", daemon=True)
+        self._seen: tuple[int, int, int] | None = None  # of the manifest that was loaded; None forces a first check
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._closing.set()
+
+    def close(self) -> None:
+        self.stop()
+        self._thread.join(timeout=30)
+
+    @property
+    def waiting(self) -> int:
+        """Number of updates in the queue."""
+        return self._jobs.qsize()
+
+    def learn(self, pictures: list[Picture], label: str) -> Future[Learned]:
+        """Learn a class; unreadable images are skipped."""
+        name = checked_name(label)
+
+        def job() -> Learned:
+            self.progress = Progress(name, 0, len(pictures))
+            return self.model.learn(pictures, name, progress=lambda *at: self._advance(name, *at), on_corrupt="skip")
+
+        return self._submit(job)
+
+    def forget(self, label: str) -> Future[None]:
+        """Forget a class."""
+
+        def job() -> None:
+            if normal(label) not in self.model.classes:
+                raise ApiError(404, "The model has no class of that name.")
+            self.model.forget(label)
+
+        return self._submit(job)
+
+    def _submit(self, job: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # the client disconnected before the update began
+            try:
+                try:
+                    if self._closing.is_set():
+                        raise StoppedError
+                    found = job()
+                    self.about = self.model.info()
+                finally:
+                    self.progress = None  # before the result is set: who has it must not see the update still running
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+
+        if self._closing.is_set():
+            raise StoppedError
+        try:
+            self._jobs.put_nowait(run)
+        except queue.Full:
+            seconds = 5
+            raise ApiError(429, f"{self.waiting} updates are waiting already; try again in {seconds} s.", seconds) from None
+        return future
+
+    def _advance(self, label: str, done: int, total: int) -> None:
+        self.progress = Progress(label, done, total)
+        if self._closing.is_set():
+            raise StoppedError
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            try:
+                job = self._jobs.get(timeout=INTERVAL)
+            except queue.Empty:
+                self._check_folder()
+                continue
+            job()
+        while not self._jobs.empty():
+            self._jobs.get()()
+
+    def _check_folder(self) -> None:
+        """Load changes made by other processes. If that fails, keep the last state."""
+        try:
+            stamp = self._stamp()  # before reading, so that a later change is noticed next time
+            if stamp == self._seen and self.problem is None:
+                return
+            self.model.refresh()
+            self.about, self._seen, self.problem = self.model.info(), stamp, None
+        except Exception as error:  # the folder is missing, damaged or of a newer version
+            if self.problem is None:
+                LOG.error("the model's folder cannot be read; the server continues with the last state: %s", error)
+            self.problem = "The model's folder cannot be read; answers are those of its last state."
+
+    def _stamp(self) -> tuple[int, int, int]:
+        """Return what identifies the current manifest file."""
+        found = (self.model.path / "manifest.json").stat()
+        return found.st_ino, found.st_mtime_ns, found.st_size

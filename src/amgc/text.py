@@ -1,0 +1,70 @@
+"""Format durations, sizes, percentages and names as text. The only place in the package that does."""
+
+from __future__ import annotations
+
+DASH = "–"  # stands for a value that is undefined or not yet known
+
+
+def duration(seconds: float) -> str:
+    """Format a time span with two units at most.
+
+    >>> duration(0.034), duration(2), duration(42.4), duration(75), duration(7320), duration(3e5)
+    ('0.03 s', '2.0 s', '42 s', '1 min 15 s', '2 h 2 min', '3 d 11 h')
+    """
+    if seconds < 59.5:
+        return f"{seconds:.{2 if seconds < 0.1 else 1 if seconds < 9.95 else 0}f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def byte_size(count: float) -> str:
+    """Format a number of bytes in decimal units (1 kB = 1000 bytes), as disks and downloads are measured.
+
+    >>> byte_size(900), byte_size(65536), byte_size(20_500_000), byte_size(3e9)
+    ('900 B', '65.5 kB', '20.5 MB', '3.0 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.99995 * size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def percent(value: float | None) -> str:
+    """Format a fraction as a percentage with one decimal; None and NaN become a dash.
+
+    >>> percent(0.12345), percent(-0.0001), percent(None), percent(float("nan"))
+    ('12.3', '0.0', '–', '–')
+    """
+    if value is None or value != value:
+        return DASH
+    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0 turns -0.0 into 0.0
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Format a count with its noun.
+
+    >>> plural(1, "image"), plural(2, "class", "classes"), plural(1200, "image")
+    ('1 image', '2 classes', '1,200 images')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def printable(text: str) -> str:
+    """Replace control characters, which names of folders may contain and a terminal would obey.
+
+    >>> printable("a\\x1b[31mb")
+    'a?[31mb'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def shorten(text: str, length: int) -> str:
+    """Cut a text to `length` characters, the last of which is then an ellipsis.
+
+    >>> shorten("aquarium fish", 8), shorten("crab", 8)
+    ('aquariu…', 'crab')
+    """
+    return text if len(text) <= length else text[: length - 1] + "…"
