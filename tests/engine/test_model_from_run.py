@@ -18,7 +18,6 @@ from amgc.engine.run import run
 from amgc.engine.session import Session
 from amgc.engine.watch import Watch
 from amgc.methods.registry import methods
-from amgc.methods.ssre import SSRE
 from amgc.model import Model, ModelError
 
 NOT_LINEAR = {"acil", "ds-al", "fecam", "ncm", "ranpac"}  # a new method that is refused has to be named here
@@ -71,7 +70,7 @@ def test_a_run_of_every_method_becomes_a_model_that_answers_the_same_or_is_refus
 
 def test_a_network_that_cannot_be_built_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, *_ = finished(tmp_path, "ssre")
-    monkeypatch.delattr(SSRE, "unshape_network")
+    tiny.variant(monkeypatch, "ssre", restore_structure=None)
     with pytest.raises(ModelError, match="ssre changes the network's structure"):
         model_from_run(folder, tmp_path / "model")
     assert not (tmp_path / "model").exists()
