@@ -39,10 +39,8 @@ def main() -> None:
                 method = "finetune" if name == "fine-tuning" else str(out / "elwf.py")
                 (run,) = amgc.run("digits", method=method, seed=seed, out=out / f"{place}-s{seed}", **hyper, **short).values()
                 numbers.append((100 * run.metrics.accuracy[-1], 100 * statistics.mean(run.metrics.accuracy)))
-            shown = [
-                f"{statistics.mean(v):5.1f} ± {statistics.stdev(v if len(v) > 1 else [*v, *v]):.1f}"
-                for v in zip(*numbers, strict=True)
-            ]
+            columns = [list(values) * (1 + chosen.quick) for values in zip(*numbers, strict=True)]
+            shown = [f"{statistics.mean(column):5.1f} ± {statistics.stdev(column):.1f}" for column in columns]
             print(f"  {name:<28} {'   '.join(shown)}")
 
 

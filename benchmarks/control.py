@@ -20,7 +20,7 @@ from _report import kept
 from amgc.report import find_runs, load_run
 
 ROWS: dict[str, list[str]] = {
-    "amgc": ["--method", "amgc"],
+    "amgc": ["--method", "amgc-closed"],
     "lda": ["--method", "lda"],
     "ncm": ["--method", "ncm"],
 }

@@ -2,7 +2,7 @@
 
     python benchmarks/shared.py                # everything, about half an hour on two cores; 4 GB
     python benchmarks/shared.py --only gram    # or: solve, memory, shrinkage
-    python benchmarks/shared.py --quick        # 2,000 dimensions and digits, a minute
+    python benchmarks/shared.py --quick        # 500 dimensions and digits, seconds
 
 Accumulation: `ClassStatistics.update` of centred and buffered rows beside nothing but the products of the same triangle. Solve:
 `solve_head` beside nothing but the Cholesky factorisation. Memory: the peak of a process that learns, solves, saves and loads.
@@ -75,7 +75,7 @@ def gram(dim: int, quick: bool) -> None:
 
     jobs = {"bare": bare, "whole matrix": whole, "one call": updated(count), "calls of 500 rows": updated(500)}
     jobs["calls of 50 rows"] = updated(50)
-    times = side_by_side(jobs, 5)
+    times = side_by_side(jobs, 1 if quick else 5)
     print(f"\n== accumulation: {count:,} rows, {CLASSES} classes in every call, {dim:,} dimensions, float32")
     speed = count * dim * (dim + 1) / times["bare"] / 1e9
     print(f"  bare products of the triangle      {times['bare']:7.2f} s   {shown(times, 'bare')}   {speed:.0f} GFLOP/s")
@@ -99,7 +99,7 @@ def solving(dim: int, quick: bool) -> None:
         "solve_head, ridge='auto'": lambda: solve_head(statistics, margin=0.0, ridge="auto"),
         "the estimator's, with temperature": lambda: regularised(statistics),
     }
-    times = side_by_side(jobs, 5)
+    times = side_by_side(jobs, 1 if quick else 5)
     print(f"\n== solve: {CLASSES} classes, {dim:,} dimensions, float32")
     speed = dim**3 / 3 / times["bare"] / 1e9
     print(f"  bare factorisation                 {times['bare']:7.2f} s   {shown(times, 'bare')}   {speed:.0f} GFLOP/s")
@@ -176,7 +176,7 @@ def feature_sets(quick: bool):
     x, test, y, test_y = train_test_split(*load_digits(return_X_y=True), test_size=0.5, random_state=0)
     yield "digits", x, y, test, test_y
     yield "digits, 20 a class", *few(x, y, 20), test, test_y
-    for dim in (512,) if quick else (512, 4000):
+    for dim in (128,) if quick else (512, 4000):
         a, b = lifted(dim, x, test)
         yield f"digits, {dim} random ReLU", a, y, b, test_y
     if quick or not (file := features_file()):
@@ -197,7 +197,7 @@ def shrinkage(dim: int, quick: bool) -> None:
         classifier = AMGCClassifier(covariance="shared").fit(x, y)
         auto = 100 * classifier.score(test, test_y)
         scores = {}
-        for share in (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.6):
+        for share in (0.01, 0.1) if quick else (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.6):
             scores[share] = 100 * classifier.set_params(shrinkage=(0.0, share)).score(test, test_y)
         best = max(scores, key=lambda share: scores[share])
         shown = "  ".join(f"{share:g}: {score:.1f}" for share, score in scores.items())
@@ -206,7 +206,7 @@ def shrinkage(dim: int, quick: bool) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--quick", action="store_true", help="2,000 dimensions and digits, a minute")
+    arguments.add_argument("--quick", action="store_true", help="500 dimensions and digits, to see that it runs")
     arguments.add_argument("--only", choices=("gram", "solve", "memory", "shrinkage"), help="one part only")
     arguments.add_argument("--dim", type=int, default=None, help=f"dimensions, default {DIM}")
     arguments.add_argument("--learn", type=int, help=argparse.SUPPRESS)
@@ -214,7 +214,7 @@ def main() -> None:
     if options.learn:
         learn(options.learn)
         return
-    dim = options.dim or (2000 if options.quick else DIM)
+    dim = options.dim or (500 if options.quick else DIM)
     for name, part in {"gram": gram, "solve": solving, "memory": memory, "shrinkage": shrinkage}.items():
         if options.only in (None, name):
             with kept(f"shared_{name}"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -15,6 +16,14 @@ import torch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first: whichever process is free then takes the short ones, and both end at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cut() -> Iterator[None]:
+    """Files need not reach the disk: thousands of them are written, and read by this machine before it is switched off."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(scope="session")

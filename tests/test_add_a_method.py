@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import documented
@@ -11,11 +14,12 @@ import pytest
 import tiny
 import torch
 
+import amgc
 from amgc.cli.main import main
 from amgc.engine.run import run
 from amgc.methods import registry
-from amgc.methods.contract import PlainImages, Task
-from amgc.report import find_runs
+from amgc.methods.contract import Task
+from amgc.report import Metrics, find_runs
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,37 +34,62 @@ def test_it_is_shorter_than_eighty_lines() -> None:
     assert len(documented.code().splitlines()) < 80
 
 
+def short_run(seed: int, **changes: Any) -> Metrics:
+    """Train the page's method on digits for a few epochs."""
+    Path("elwf.py").write_text(documented.code())
+    settings: dict[str, Any] = {"first": {"epochs": 10}, "later": {"epochs": 5}, "seed": seed} | changes
+    return amgc.run("digits", method="elwf.py", **settings)["elwf"].metrics
+
+
 def test_on_digits_it_forgets_less_than_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
-    Path("sdc.py").write_text(documented.code())
+    Path("elwf.py").write_text(documented.code())
     short = ["--first.epochs", "10", "--later.epochs", "5", "--quiet"]
-    assert main(["run", "digits", "--method", "finetune", "sdc.py", *short]) == 0
-    finetune, sdc = (next(r for r in find_runs(Path("runs/digits")) if r.method == name) for name in ("finetune", "sdc"))
-    assert finetune.finished and sdc.finished
-    assert sdc.metrics.last_accuracy > finetune.metrics.last_accuracy + 0.2
-    assert sdc.metrics.first_task_accuracy[-1] > finetune.metrics.first_task_accuracy[-1] + 0.2
+    assert main(["run", "digits", "--method", "finetune", "elwf.py", *short]) == 0
+    finetune, elwf = (next(r for r in find_runs(Path("runs/digits")) if r.method == name) for name in ("finetune", "elwf"))
+    assert finetune.finished and elwf.finished
+    assert elwf.metrics.last_accuracy > finetune.metrics.last_accuracy + 0.2
+    assert elwf.metrics.first_task_accuracy[-1] > finetune.metrics.first_task_accuracy[-1] + 0.2
 
 
-def test_an_old_mean_moves_as_the_new_images_near_it_did() -> None:
-    """The paper's Eqs. (11) and (12), written out."""
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_its_distillation_helps(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    whole, without = short_run(seed), short_run(seed, distillation=0.0)
+    assert whole.average_incremental_accuracy > without.average_incremental_accuracy + 0.02
+
+
+def test_the_page_has_the_kept_figures() -> None:
+    """The table is what benchmarks/add_a_method.py printed."""
+    kept = (documented.PAGE.parents[1] / "benchmarks/results/add_a_method.txt").read_text()
+    rows = re.findall(r"^  (\S.*?)  +([\d.]+ ± [\d.]+) +([\d.]+ ± [\d.]+)$", kept, flags=re.M)
+    assert len(rows) == 3
+    for name, la, aia in rows:
+        assert f"| {name} | {la} | {aia} |" in documented.PAGE.read_text()
+
+
+def test_the_loss_is_cross_entropy_and_the_squared_change_of_the_features() -> None:
+    """Written out in numpy."""
     generator = torch.Generator().manual_seed(0)
     old, network = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
     network.dim = 4  # type: ignore[assignment] # what an extractor has
-    made: Any = documented.entry().kind(documented.entry().hyper, network, torch.device("cpu"))  # type: ignore[arg-type]
-    images, labels = torch.randn(7, 3, generator=generator), torch.tensor([2] * 7)
-    means = torch.nn.functional.normalize(torch.randn(2, 4, generator=generator))
-    made.means, made.old = means, old
-    made.collect(
-        Task(1, range(2, 3)), PlainImages(lambda size: iter([(images[:5], labels[:5]), (images[5:], labels[5:])]), lambda x: x)
-    )
+    entry = documented.entry()
+    made: Any = entry.kind(replace(entry.hyper, distillation=2.0), network, torch.device("cpu"))  # type: ignore[call-arg, arg-type]
+    images, labels = torch.randn(7, 3, generator=generator), torch.tensor([2, 3, 2, 3, 2, 2, 3])
+    made.task, made.old = Task(1, range(2, 4)), old
+    made.head.set(torch.randn(4, 4, generator=generator), torch.zeros(4))
+    features = network(images)
+    terms = made.loss(SimpleNamespace(features=features, labels=labels, through=lambda other: other(images).detach()))
     with torch.no_grad():
+        scores = (features @ made.head.weight.T).double().numpy()[:, 2:]
         before, after = (net(images).double().numpy() for net in (old, network))
+    likelihood = np.exp(scores)[np.arange(7), labels.numpy() - 2] / np.exp(scores).sum(1)
     before, after = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (before, after))
-    for mean, moved in zip(means.double().numpy(), made.means, strict=True):
-        weights = np.array([np.exp(-((row - mean) ** 2).sum() / (2 * 0.3**2)) for row in before])
-        drift = sum(w * (now - then) for w, now, then in zip(weights, after, before, strict=True)) / weights.sum()
-        assert np.allclose(moved.numpy(), mean + drift, atol=1e-5)
+    assert terms["cross-entropy"].item() == pytest.approx(-np.log(likelihood).mean(), rel=1e-5)
+    assert terms["distillation"].item() == pytest.approx(2 * ((after - before) ** 2).sum(1).mean(), rel=1e-5)
 
 
 def test_its_means_are_of_unit_features_and_no_copy_of_the_network_stays(

@@ -37,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> amgc.Runs:
     [
         (None, {}, []),
         ("digits", {"method": "amgc", "tasks": 2, "margin": 0.1}, "digits --method amgc --tasks 2 --margin 0.1"),
-        ("digits", {"method": "amgc", "freeze": True, "seed": 7}, "digits --method amgc --freeze --seed 7"),
+        ("digits", {"method": "fecam", "correlation": False, "seed": 7}, "digits --method fecam --no-correlation --seed 7"),
         ("digits", {"sizes": [4, 6], "later": {"epochs": 3}}, "digits --sizes 4 6 --later.epochs 3"),
         ("digits", {"first_classes": 4, "increment": 3}, "digits --first-classes 4 --increment 3"),
         ("digits", {"method": ["amgc", "lda"], "amgc": {"margin": 0.2}}, "digits --method amgc lda --amgc.margin 0.2"),
@@ -57,7 +57,7 @@ def test_keywords_make_the_configs_that_flags_make(preset: str | None, settings:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"method": "amgc", "tasks": 2, "later": {"epochs": 3}, "freeze": True}, {"sizes": [4, 6]}]
+    "settings", [{"method": "fecam", "tasks": 2, "first": {"epochs": 3}, "correlation": False}, {"sizes": [4, 6]}]
 )
 def test_the_recorded_command_makes_the_same_configs(settings: dict[str, Any]) -> None:
     flags = api._flags("digits", settings)

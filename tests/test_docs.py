@@ -1,4 +1,4 @@
-"""Every example and command in the documentation is run; `make check` and `make test` by `.ci/run` itself."""
+"""Every example and command in the documentation is run, with little training; what `make` does by `.ci/run` itself."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import amgc
 from amgc.cli.main import COMMANDS
 from amgc.report import find_runs
 
@@ -37,12 +38,12 @@ def run(*command: str, cwd: Path) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_the_examples_on_a_page_run_one_after_another(page, tmp_path):
     (tmp_path / "example.py").write_text("\n".join(blocks(page, "python")))
-    run("-W", "error", "example.py", cwd=tmp_path)
+    printed = run("-W", "error", "example.py", cwd=tmp_path)
+    if page.name == "README.md":
+        check_the_readmes_figures(printed)
 
 
-def test_the_readmes_figures_are_what_its_example_prints(tmp_path):
-    (tmp_path / "example.py").write_text(blocks(ROOT / "README.md", "python")[0])
-    printed = run("example.py", cwd=tmp_path)
+def check_the_readmes_figures(printed: str) -> None:
     assert "[0 1 2 3 4 5 6 7 8 9]" in printed
     claimed = re.search(r"classifier\.score\(.*# (0\.\d+)", (ROOT / "README.md").read_text())
     assert claimed and claimed[1] in printed
@@ -54,9 +55,35 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def short(arguments: list[str]) -> list[str]:
+    """The same with an epoch for each task, if it trains; on CIFAR-100 it measures its cost only."""
+    text = " ".join(arguments)
+    if "cifar100" in text:
+        return [*arguments, "--dry-run"]
+    if arguments[0] not in ("run", "compare") or any(word in text for word in (".epochs", "patches", "fast-", "--help")):
+        return arguments
+    return [*arguments, "--first.epochs", "1", "--later.epochs", "1"]
+
+
+def run_commands(given: list[list[str]], folder: Path, **environment: str) -> None:
+    """`amgc` with these arguments, one after another, in one process: to import torch takes longer than most of them."""
+    code = "import json, sys\nfrom amgc.cli.main import main\nfor arguments in json.loads(sys.argv[1]):\n"
+    code += "    if code := main(arguments):\n        sys.exit(f'amgc {arguments} ended with {code}')\n"
+    command = [sys.executable, "-W", "error", "-c", code, json.dumps(given)]
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(folder / "cache")} | environment
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=variables)
+    assert done.returncode == 0, f"{done.stdout[-500:]} {done.stderr[-2000:]}"
+
+
+OFTEN = ("README.md", "model.md")
+COMMAND_PAGES = [
+    pytest.param(page, id=page.name, marks=() if page.name in OFTEN else pytest.mark.slow) for page in PAGES if commands(page)
+]
+
+
+@pytest.mark.parametrize("page", COMMAND_PAGES)
 def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
-    """All of them, in one folder. Those on CIFAR-100 only measure their cost, and only where its files are at hand."""
+    """All of them, in one folder. Those on CIFAR-100 only where its files are at hand."""
     draw_photos(tmp_path / "photos")
     draw_photos(tmp_path / "more", ("fox", "owl"), levels=(50, 127))
     draw_photos(tmp_path / "theirs", ("hen", "pig"), levels=(25, 75))
@@ -64,25 +91,19 @@ def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
         if name := re.match(r"# (\w+\.py)\n", block):  # a file, says its first line
             (tmp_path / name[1]).write_text(block)
     cifar = cifar_folder()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(tmp_path / "cache"), "AMGC_DATA": str(cifar or "")}
-    for arguments in commands(page):
-        if any("cifar100" in argument for argument in arguments):
-            if cifar is None:
-                continue
-            arguments = [*arguments, "--dry-run"]
-        command = [sys.executable, "-W", "error", "-m", "amgc", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environment)
-        assert done.returncode == 0, f"amgc {' '.join(arguments)}: {done.stdout[-500:]} {done.stderr[-2000:]}"
-    if page.name == "README.md":
-        check_what_the_picture_shows(tmp_path / "runs/digits")
+    given = [short(words) for words in commands(page) if cifar or "cifar100" not in " ".join(words)]
+    run_commands(given, tmp_path, AMGC_DATA=str(cifar or ""))
     if page.name == "tutorial.md":
         check_the_exported_model(page, tmp_path)
         if "serve" in COMMANDS:
             check_the_served_model(page, tmp_path)
 
 
-def check_what_the_picture_shows(folder: Path) -> None:
-    """Fine-tuning forgets, AMGC does not."""
+@pytest.mark.slow
+def test_fine_tuning_forgets_and_amgc_does_not_as_the_readmes_picture_shows(tmp_path):
+    """Its first command, with all epochs."""
+    run_commands(commands(ROOT / "README.md")[:1], tmp_path)
+    folder = tmp_path / "runs/digits"
     accuracy = {run.method: run.metrics for run in find_runs(folder)}
     assert accuracy["finetune"].last_accuracy < 0.4 and accuracy["finetune"].first_task_accuracy[-1] < 0.1
     assert accuracy["amgc"].last_accuracy > 0.85 and accuracy["amgc"].first_task_accuracy[-1] > 0.8
@@ -146,23 +167,70 @@ def cifar_folder() -> Path | None:
     return Path(folder) if folder and (Path(folder) / "cifar-100-python").is_dir() else None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_make_target_in_the_docs_exists(page):
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.M))
-    assert set(re.findall(r"\bmake ([a-z]+)\b(?=[^a-z]*`|  +#)", page.read_text())) <= targets
+def test_every_make_target_in_the_docs_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    named = [name for page in PAGES for name in re.findall(r"\bmake ([a-z-]+)\b(?=[^a-z]*`|  +#)", page.read_text())]
+    assert {"test", "test-all", "check"} <= set(named) <= targets
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_to_a_file_leads_somewhere(page):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_every_link_to_a_file_leads_somewhere():
+    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())]
+    assert len(links) > 20
+    assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_every_benchmark_starts(script):
-    """Those with --quick run it through; the others at least say what they do."""
-    text = script.read_text()
-    if "--quick" in text:
-        assert "command: " in run(str(script), "--quick", cwd=script.parent)
-    else:
-        assert script.name in text  # the usage line at its top
+def test_every_page_is_in_the_navigation_of_the_site():
+    listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
+    assert {page.name for page in ROOT.glob("docs/*.md")} <= listed, "add the page to `nav` in mkdocs.yml"
+
+
+def test_the_reference_has_every_public_name():
+    listed = re.findall(r"^::: amgc\.(\w+)$", (ROOT / "docs/reference.md").read_text(), flags=re.M)
+    assert sorted(listed) == amgc.__all__
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_asks_no_other_host_for_anything(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    assert done.returncode == 0, done.stderr
+    pages = {page.name: page.read_text() for page in tmp_path.glob("*.html")}
+    assert "AMGCClassifier" in pages["reference.html"] and "runs.plot()" in re.sub(r"<[^>]*>", "", pages["notebook.html"])
+    for name, text in pages.items():
+        for element in re.findall(r"<(?:script|img|link|iframe)\b[^>]*>", text):
+            if 'rel="canonical"' not in element:
+                assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", element), f"{name}: {element}"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
+    kept = [[output.output_type for output in cell.get("outputs", [])] for cell in notebook.cells]
+    assert (ROOT / "docs/notebook.ipynb").stat().st_size < 100_000
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    made = [[output.output_type for output in cell.get("outputs", [])] for cell in notebook.cells]
+    assert [set(types) for types in made] == [set(types) for types in kept]  # it was kept executed
+    last = {run.method: run.metrics.last_accuracy for run in find_runs(tmp_path / "runs/digits")}
+    assert last["finetune"] < 0.4 < 0.8 < last["amgc"] <= last["joint"] + 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if "--quick" in path.read_text()], ids=lambda path: path.stem)
+def test_every_benchmark_with_a_quick_version_runs_it(script):
+    assert f"command: python benchmarks/{script.name} --quick" in run(str(script), "--quick", cwd=script.parent)
+
+
+def test_every_benchmark_imports_and_takes_the_flags_that_its_usage_names(tmp_path):
+    """`--help` of each, one after another in one process."""
+    code = "import contextlib, io, json, runpy, sys\nsys.path.insert(0, sys.argv[1])\nsaid = {}\n"
+    code += "for script in sys.argv[2:]:\n    sys.argv[:] = [script, '--help']\n"
+    code += "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
+    code += "        runpy.run_path(script, run_name='__main__')\n    said[script] = out.getvalue()\nprint(json.dumps(said))\n"
+    said = json.loads(run("-c", code, str(ROOT / "benchmarks"), *map(str, SCRIPTS), cwd=tmp_path))
+    assert list(said) == [str(script) for script in SCRIPTS]
+    for script in SCRIPTS:
+        usage = re.findall(rf"^ +python benchmarks/{script.name}(.*?)(?:  #.*)?$", script.read_text(), flags=re.M)
+        assert usage, f"{script.name} does not say how it is called"
+        for flag in re.findall(r"--[a-z-]+", " ".join(usage)):
+            assert flag in said[str(script)], f"{script.name} {flag}"

@@ -29,6 +29,8 @@ from sklearn.utils.validation import check_is_fitted
 from amgc import AMGCClassifier, Covariances, margins, solve_head
 from amgc.core.solver import solve
 
+pytestmark = pytest.mark.cpus
+
 TRAIN, TEST, TRAIN_LABELS, TEST_LABELS = split()
 TASKS = {
     "one task": [range(10)],
@@ -56,16 +58,14 @@ def assert_same_classifier(one: AMGCClassifier, two: AMGCClassifier, tolerance: 
     np.testing.assert_allclose(one.predict_proba(X), two.predict_proba(X), rtol=0, atol=tolerance)
 
 
-@parametrize_with_checks(
-    [
-        AMGCClassifier(),
-        *(AMGCClassifier(covariance=form) for form in FORMS[1:]),
-        AMGCClassifier(covariance="lowrank", rank=2),
-        AMGCClassifier.paper(),
-        AMGCClassifier(dtype="float64"),
-    ]
-)
+@parametrize_with_checks([AMGCClassifier(), AMGCClassifier(covariance="lowrank", rank=2), AMGCClassifier.paper()])
 def test_scikit_learn_accepts_it_as_a_classifier(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([*(AMGCClassifier(covariance=form) for form in FORMS[1:]), AMGCClassifier(dtype="float64")])
+def test_scikit_learn_accepts_every_form_as_a_classifier(estimator, check) -> None:
     check(estimator)
 
 

@@ -18,6 +18,8 @@ from safetensors import safe_open
 
 from amgc import AMGCClassifier, ClassStatistics, FileFormatError, files, tensor_files
 
+pytestmark = pytest.mark.cpus
+
 TRAIN, TEST, TRAIN_LABELS, TEST_LABELS = split()
 TASKS = [[7, 1], [0, 4], [3]]
 CLASSIFIERS = {

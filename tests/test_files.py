@@ -21,6 +21,8 @@ from amgc import tensor_files
 from amgc.files import FileFormatError
 from amgc.tensor_files import read, write
 
+pytestmark = pytest.mark.cpus
+
 KIND = "a test"
 HEADER = {"classes": ["cat", 7, 0.5], "dim": 2}
 TENSORS = {

@@ -82,9 +82,9 @@ def test_the_readmes_table_has_the_kept_figures(modules, monkeypatch) -> None:
     monkeypatch.setattr(results, "fast", lambda filters: row)
     lines = ["800 filters, T = 10: LA, AIA", "  amgc   56.2  65.9   (abc)", "  lda   55.0  64.0   (abc)"]
     monkeypatch.setattr(results, "kept", lambda name: modules[0].Kept("\n".join(lines)))
-    place = "<!-- Made by benchmarks/results.py -->\nold\n<!-- End -->\n"
+    place = "<!-- Made by benchmarks/results.py -->\nstale\n<!-- End -->\n"
     made = results.readme(f"before\n{place}after\n")
-    assert "| the paper's AMGC | 36.2 | 51.7 |" in made and "old" not in made
+    assert "| the paper's AMGC | 36.2 | 51.7 |" in made and "stale" not in made
     assert "| **ours, 2,400 filters** | **61.6** | **70.1** | **no training, 4 minutes, two CPU cores, 5.0 GB** |" in made
     assert "| plain `lda` on the same 800 filters | 55.0 | 64.0 |" in made
     assert results.headline_plot().count("<rect") == 8

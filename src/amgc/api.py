@@ -360,7 +360,7 @@ def _parsed(arguments: Sequence[str], settings: dict[str, Any]) -> Parsed:
     own = {entry.name: left.pop(entry.name, {}) for entry in choice.methods.values() if isinstance(left.get(entry.name), dict)}
     configs: dict[str, Config] = {}
     for name, entry in choice.methods.items():
-        hyper = merged(merged(preset.hyper_of(entry, choice.features_kind), left), own.get(entry.name, {}))
+        hyper = merged(merged(preset.hyper_of(entry), left), own.get(entry.name, {}))
         configs[entry.name] = make_config(choice, method=name, hyper=hyper, **common)
     return Parsed(choice, configs, out=None, dry_run=False, quiet=True)
 
@@ -490,7 +490,7 @@ def _shown(value: Any) -> str:
     >>> _shown(0.5), _shown(3), _shown(None)
     ('50.0', '3', '–')
     """
-    from amgc.report.table import percent
+    from amgc.text import percent
 
     return percent(value) if isinstance(value, float) or value is None else str(value)
 

@@ -266,6 +266,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
     """Two jobs at a time in processes of their own."""

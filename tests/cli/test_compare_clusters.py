@@ -49,6 +49,7 @@ def on_ray(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     """On two workers; one is killed in the middle of task 2. When another has taken over, somebody presses Ctrl-C."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'amgc[ray]'")
@@ -76,6 +77,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     assert not list(Path("x").rglob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_slurm_jobs_run_fail_and_go_on(monkeypatch, capsys):
     """Through submitit's own pickling and processes; what is missing is Slurm."""
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")

@@ -16,7 +16,7 @@ from amgc.cli.main import main
 from amgc.cli.progress import Quiet, stoppable
 
 # Task 2 takes some seconds, so that there is something to interrupt.
-LONG = [*TINY, "--method", "amgc", "--later.epochs", "60", "--quiet"]
+LONG = [*TINY, "--method", "amgc", "--later.epochs", "40", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,9 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGKILL))]
+)
 def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
     environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "amgc", "run", *LONG, "--out", "x", "--checkpoint-minutes", "0"]  # one after every step

@@ -96,6 +96,7 @@ def test_pictures_that_are_missing_are_told_with_the_place_where_they_were_looke
     assert str(Path("nowhere.npz").resolve()) in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(capsys):
     command = ["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--out", "all"]
     assert main(command) == 0

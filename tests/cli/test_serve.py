@@ -55,6 +55,7 @@ def test_a_folder_that_is_not_there_becomes_an_empty_model_and_the_documented_co
     assert Model.open(tmp_path / "mine").classes == {}  # the last one forgets
 
 
+@pytest.mark.slow
 def test_beyond_this_machine_a_token_is_made_and_demanded(tmp_path):
     model = taught(tmp_path / "model")
     with server(model.path, "--host", "0.0.0.0", home=tmp_path) as served:
@@ -75,6 +76,7 @@ def test_a_token_may_come_from_the_environment(tmp_path, monkeypatch):
     assert given == ["from the environment", "from the command line"]
 
 
+@pytest.mark.slow
 def test_the_server_can_be_stopped_in_the_middle_of_a_lesson(tmp_path):
     """The folder is as before or after; that nothing else was said is checked by `server`."""
     model = taught(tmp_path / "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,13 @@ from amgc.engine.run import run
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 
+pytestmark = pytest.mark.cpus
 
-def after_each_task(config: Any, folder: Path, dataset: Dataset, tasks: int) -> list[tuple[Any, dict[str, torch.Tensor]]]:
+
+Kept = list[tuple[Any, dict[str, torch.Tensor]]]
+
+
+def after_each_task(config: Any, folder: Path, dataset: Dataset, tasks: int) -> Kept:
     """The checkpoints of the first `tasks` tasks."""
     kept = []
 
@@ -43,25 +49,44 @@ def with_another_future(known: int, counts: list[int]) -> Dataset:
     return Dataset(*splits, names, "tiny", mean=usual.mean, std=usual.std)
 
 
-@pytest.mark.parametrize("known", [2, 4])
-def test_other_future_classes_leave_the_state_as_it_is(method: str, known: int, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def _usual(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Kept]:
+    found: dict[str, Kept] = {}
+
+    def once(name: str) -> Kept:
+        if name not in found:
+            config = tiny.config(name, natural_order=True, sizes=(2, 2, 2))
+            found[name] = after_each_task(config, tmp_path_factory.mktemp("usual"), tiny.images(), 2)
+        return found[name]
+
+    return once
+
+
+@pytest.fixture
+def usual(method: str, _usual: Callable[[str], Kept]) -> Kept:
+    """The checkpoints of two tasks, with the usual classes to come."""
+    return _usual(method)
+
+
+@pytest.mark.parametrize("known", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_other_future_classes_leave_the_state_as_it_is(method: str, known: int, usual: Kept, tmp_path: Path) -> None:
     config = tiny.config(method, natural_order=True, sizes=(2, 2, 2))
     tasks = known // 2
-    one = after_each_task(config, tmp_path / "one", tiny.images(), tasks)
-    other = after_each_task(config, tmp_path / "other", with_another_future(known, [4] * (6 - known)), tasks)
-    assert len(one) == len(other) == tasks
-    for (header, tensors), (others_header, others) in zip(one, other, strict=True):
+    other = after_each_task(config, tmp_path, with_another_future(known, [4] * (6 - known)), tasks)
+    assert len(other) == tasks
+    for (header, tensors), (others_header, others) in zip(usual[:tasks], other, strict=True):
         assert header == others_header
         tiny.assert_equal(tensors, others)
 
 
-@pytest.mark.parametrize("future", [(), (1,), (3, 5)])
-def test_the_number_of_future_classes_leaves_the_state_as_it_is(method: str, future: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("future", [pytest.param((), marks=pytest.mark.slow), (3, 5)])
+def test_the_number_of_future_classes_leaves_the_state_as_it_is(
+    method: str, future: tuple[int, ...], usual: Kept, tmp_path: Path
+) -> None:
     """No tensor has a size that comes from classes that have not been seen."""
-    usual = after_each_task(tiny.config(method, natural_order=True, sizes=(2, 2, 2)), tmp_path / "usual", tiny.images(), 2)
     changed = after_each_task(
         tiny.config(method, natural_order=True, sizes=(2, 2, *future)),
-        tmp_path / "changed",
+        tmp_path,
         with_another_future(4, [5] * sum(future)),
         2,
     )
@@ -70,10 +95,9 @@ def test_the_number_of_future_classes_leaves_the_state_as_it_is(method: str, fut
         tiny.assert_equal(tensors, others)
 
 
-def test_other_present_classes_change_the_state(method: str, tmp_path: Path) -> None:
+def test_other_present_classes_change_the_state(method: str, usual: Kept, tmp_path: Path) -> None:
     """The comparison above can fail."""
     config = tiny.config(method, natural_order=True, sizes=(2, 2, 2))
-    one = after_each_task(config, tmp_path / "one", tiny.images(), 1)
-    other = after_each_task(config, tmp_path / "other", with_another_future(0, [9] * 6), 1)
-    same = [name for name, tensor in one[0][1].items() if tiny.identical(tensor, other[0][1][name])]
-    assert np.mean([name in same for name in one[0][1] if name.startswith(("network/", "method/"))]) < 0.5
+    (_, one), (_, other) = usual[0], after_each_task(config, tmp_path, with_another_future(0, [9] * 6), 1)[0]
+    same = [name for name, tensor in one.items() if tiny.identical(tensor, other[name])]
+    assert np.mean([name in same for name in one if name.startswith(("network/", "method/"))]) < 0.5

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find, methods
 from amgc.runs.folder import CHECKPOINT, METRICS
 
+pytestmark = pytest.mark.cpus
+
 # Two epochs of three steps per task: in the middle of an epoch, at an epoch's end, at the end of the training.
 MOMENTS = [(0, 2), (0, 3), (0, 6), (1, 1), (1, 2), (1, 3), (1, 5), (2, 4), (2, 6)]
+SOME_MOMENTS = [(0, 2), (1, 3), (2, 6)]
 
 
 class StopAt(Watch):
@@ -55,9 +59,12 @@ def go_on(config: Any, folder: Path, watch: Watch | None = None) -> None:
         run(config, folder, watch, tiny.images())
 
 
-def test_stopped_at_nine_moments_and_resumed_it_ends_the_same(method: str, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [SOME_MOMENTS, pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=["three", "nine"])
+def test_stopped_at_several_moments_and_resumed_it_ends_the_same(
+    method: str, moments: list[tuple[int, int]], finished: Path, tmp_path: Path
+) -> None:
     config, stops = tiny.config(method), 0
-    for moment in MOMENTS:
+    for moment in moments:
         try:
             go_on(config, tmp_path, StopAt(*moment))
             break  # a method that does not train later tasks is done
@@ -79,7 +86,7 @@ def test_a_checkpoint_after_every_step_changes_nothing(method: str, finished: Pa
     tiny.assert_same_bits(tmp_path, finished)
 
 
-@pytest.mark.parametrize(("place", "task"), [("end", 0), ("evaluate", 1), ("write", 1)])
+@pytest.mark.parametrize(("place", "task"), [pytest.param("end", 0, marks=pytest.mark.slow), ("evaluate", 1), ("write", 1)])
 def test_after_an_exception_it_resumes_to_the_same_end(
     method: str, place: str, task: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +164,7 @@ def test_to_be_told_of_progress_and_cost_changes_nothing(
 
 # Which call of os.fsync or os.replace is the last thing that a process does. Checkpoints are written after every step;
 # the first process writes run.json, metrics.jsonl and then checkpoints, a resumed one metrics.jsonl first.
+SOME_METHODS = ["amgc", "finetune", "ranpac"]  # statistics, a network alone, matrices
 KILLS = [("replace", 1), ("fsync", 2), ("replace", 4), ("fsync", 5), ("fsync", 3), ("replace", 3), ("fsync", 6), ("replace", 7)]
 
 
@@ -174,11 +182,11 @@ def killed_process(folder: Path, method: str, function: str, call: int) -> None:
     go_on(tiny.config(method, machine={"checkpoint_minutes": 0.0}), folder)
 
 
-def in_a_process_of_its_own(root: Path) -> None:
-    """For every method: a process that is killed while it writes, the next one too, and at last one that is not."""
+def in_a_process_of_its_own(root: Path, names: list[str]) -> None:
+    """For each of the methods: a process that is killed while it writes, the next one too, and at last one that is not."""
     os.environ["OMP_NUM_THREADS"] = "1"
     registry._ENTRIES[documented.NAME] = documented.entry()
-    for method in methods():
+    for method in names:
         folder = root / method
         for function, call in KILLS:
             child = os.fork()
@@ -191,23 +199,23 @@ def in_a_process_of_its_own(root: Path) -> None:
                 file.write(f"{method} {status} {len(list(folder.glob('.*.partial')))}\n")
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("killed")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kill -9 is POSIX's")
+@pytest.mark.parametrize("which", ["some methods", pytest.param("the others", marks=pytest.mark.slow)])
+def test_killed_again_and_again_while_writing_it_resumes_to_the_same_end(
+    which: str, _finished: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry._ENTRIES, documented.NAME, documented.entry())
+    names = SOME_METHODS if which == "some methods" else [name for name in methods() if name not in SOME_METHODS]
     paths = [str(Path(tiny.__file__).parent), str(Path(__file__).parent), str(Path(session_module.__file__).parents[2])]
     code = f"import sys; sys.path[:0] = {paths!r}; from pathlib import Path; import test_resume; "
-    code += f"test_resume.in_a_process_of_its_own(Path({str(root)!r}))"
+    code += f"test_resume.in_a_process_of_its_own(Path({str(tmp_path)!r}), {names!r})"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
-    return root
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kill -9 is POSIX's")
-def test_killed_again_and_again_while_writing_it_resumes_to_the_same_end(method: str, finished: Path, killed: Path) -> None:
-    rows = [line.rsplit(" ", 2) for line in (killed / "statuses").read_text().splitlines()]
-    fates = [(int(status), int(partial)) for name, status, partial in rows if name == method]
-    assert len(fates) == len(KILLS) and fates[:4] == [(9, 1)] * 4, "killed in the middle of a write"
-    resume(killed / method, dataset=tiny.images())
-    tiny.assert_same_bits(killed / method, finished)
-    assert not [path for path in (killed / method).rglob("*") if path.name.endswith(".partial")]
+    rows = [line.rsplit(" ", 2) for line in (tmp_path / "statuses").read_text().splitlines()]
+    for method in names:
+        fates = [(int(status), int(partial)) for name, status, partial in rows if name == method]
+        assert len(fates) == len(KILLS) and fates[:4] == [(9, 1)] * 4, f"{method} is killed in the middle of a write"
+        resume(tmp_path / method, dataset=tiny.images())
+        tiny.assert_same_bits(tmp_path / method, _finished(method))
+        assert not [path for path in (tmp_path / method).rglob("*") if path.name.endswith(".partial")]

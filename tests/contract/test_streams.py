@@ -17,6 +17,8 @@ from amgc.methods.contract import Task
 from amgc.methods.registry import find
 from amgc.runs.folder import CHECKPOINT
 
+pytestmark = pytest.mark.cpus
+
 STREAMS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {  # split, images per class, task sizes
     "one class at a time": ({"increment": 1}, (5, 5, 5), (1, 1, 1)),
     "a first task of one class": ({"first_classes": 1, "increment": 2}, (5, 5, 5), (1, 2)),
@@ -28,8 +30,13 @@ STREAMS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = { 
 }
 
 
-@pytest.mark.parametrize("kind", ["images", "vectors"])
-@pytest.mark.parametrize("name", STREAMS)
+ALWAYS = ["a shorter last task", "one task", "classes of unequal size", "tasks of one image"]
+CASES = [("images", name) for name in ALWAYS] + [("vectors", "one class at a time")]
+SLOW_CASES = [("images", name) for name in STREAMS if name not in ALWAYS]
+SLOW_CASES += [("vectors", name) for name in ("classes of one image", "classes of unequal size", "tasks of one image")]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES])
 def test_every_stream_is_learned_to_its_end(method: str, name: str, kind: str, tmp_path: Path) -> None:
     split, counts, sizes = STREAMS[name]
     lines = run(tiny.config(method, natural_order=True, **split), tmp_path, dataset=getattr(tiny, kind)(counts))
@@ -89,8 +96,8 @@ def test_kept_bytes_are_those_in_the_checkpoint_beside_network_and_head(method: 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(method: str, finished: Path, tmp_path: Path) -> None:
     run(tiny.config(method), tmp_path / "same", dataset=tiny.images())
     tiny.assert_same_bits(tmp_path / "same", finished)
-    run(tiny.config(method, seed=2, natural_order=True), tmp_path / "two", dataset=tiny.images())
-    run(tiny.config(method, seed=3, natural_order=True), tmp_path / "three", dataset=tiny.images())
+    for name, seed in (("two", 2), ("three", 3)):
+        run(tiny.config(method, seed=seed, natural_order=True, tasks=1), tmp_path / name, dataset=tiny.images())
     two, three = tiny.saved(tmp_path / "two")[1], tiny.saved(tmp_path / "three")[1]
     assert not tiny.identical(two["method/head.weight"], three["method/head.weight"])
     weights = [name for name, tensor in two.items() if name.startswith("network/") and tensor.ndim == 4]

@@ -11,6 +11,8 @@ from amgc.core.calibration import temperature
 from amgc.core.solver import solve_head
 from amgc.core.statistics import ClassStatistics
 
+pytestmark = pytest.mark.cpus
+
 
 def _temperature(head, statistics, average=None, towards_pooled=0.0, towards_diagonal=0.0):
     shares = torch.full((len(statistics),), towards_pooled, dtype=torch.float64)

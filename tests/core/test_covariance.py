@@ -10,6 +10,8 @@ from reference import FORMS, assert_close, tensor
 
 from amgc.core.covariance import LowRank, SharedCovariance, as_covariances, enlarge
 
+pytestmark = pytest.mark.cpus
+
 COUNT, DIM = 4, 3
 
 

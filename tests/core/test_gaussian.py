@@ -13,6 +13,8 @@ from reference import FORMS, assert_close, many, spd, tensor
 from amgc.core.covariance import LowRank
 from amgc.core.gaussian import Sampler, correlation, oas, root, sample, shrink
 
+pytestmark = pytest.mark.cpus
+
 RNG = np.random.default_rng
 
 

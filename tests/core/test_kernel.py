@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import reference
 import torch
 from reference import assert_close, tensor
 
 from amgc.core.covariance import Covariances
 from amgc.core.kernel import Needs, evaluate
+
+pytestmark = pytest.mark.cpus
 
 
 def _arguments(dtype=torch.float64):

@@ -22,6 +22,8 @@ from amgc.core.losses import (
     soft_margin_loss,
 )
 
+pytestmark = pytest.mark.cpus
+
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 DIM, ROWS = 5, 7
 # Which of the ROWS head rows the classes own, and which of them compete.

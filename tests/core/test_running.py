@@ -14,6 +14,8 @@ from reference import assert_close, few, tensor
 
 from amgc.core.running import RunningStatistics
 
+pytestmark = pytest.mark.cpus
+
 CLASSES, DIM = 3, 4
 
 

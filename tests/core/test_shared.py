@@ -23,6 +23,8 @@ from amgc.core.shrinkage import towards_diagonal
 from amgc.core.solver import solve, solve_head, solve_shared
 from amgc.core.statistics import ClassStatistics
 
+pytestmark = pytest.mark.cpus
+
 
 @pytest.fixture
 def small():

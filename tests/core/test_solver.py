@@ -19,6 +19,8 @@ from amgc.core.losses import distribution_loss
 from amgc.core.solver import balanced, solve, solve_head
 from amgc.core.statistics import ClassStatistics
 
+pytestmark = pytest.mark.cpus
+
 DIM, CLASSES = 3, 4
 FORM_NAMES = ["full", "lowrank", "diagonal", "shared"]
 TIGHT = 1e-10

@@ -19,6 +19,8 @@ from amgc.core.losses import distribution_loss
 from amgc.core.statistics import KIND, ClassStatistics
 from amgc.files import FileFormatError
 
+pytestmark = pytest.mark.cpus
+
 FORMS = ["full", "lowrank", "diagonal", "shared"]
 DIM = 4
 F64 = {"dtype": torch.float64}

@@ -17,6 +17,8 @@ from torch.nn import functional
 from amgc.data import Augment, Chance, Dataset, Images, load
 from amgc.data.augment import brightness, crop_boxes, flip, normalise, pad_crop, resized_crop, rotations
 
+pytestmark = pytest.mark.cpus
+
 
 def batch(count: int = 64, channels: int = 3, size: int = 8) -> Tensor:
     return torch.randint(1, 256, (count, channels, size, size), generator=seeded(9)).to(torch.uint8)

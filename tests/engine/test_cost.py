@@ -20,6 +20,7 @@ from amgc.methods.contract import PlainImages, Task
 from amgc.methods.ewc import EWC
 from amgc.runs.folder import CHECKPOINT
 
+SLOW = pytest.mark.slow
 COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
 FROZEN = {"extractor_lr": 0.0}
 
@@ -97,7 +98,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["images", "vectors"])
+@pytest.mark.parametrize("kind", ["images", pytest.param("vectors", marks=SLOW)])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_makes_exactly_the_passes_that_were_promised(
     name: str, kind: str, counts: dict[str, int], tmp_path: Path
@@ -109,7 +110,7 @@ def test_a_run_makes_exactly_the_passes_that_were_promised(
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("moment", [(0, 1), (0, 6), (1, 4), (2, 1)])
+@pytest.mark.parametrize("moment", [pytest.param((0, 1), marks=SLOW), pytest.param((0, 6), marks=SLOW), (1, 4), (2, 1)])
 def test_a_resumed_run_makes_exactly_the_passes_that_were_promised(
     name: str, moment: tuple[int, int], counts: dict[str, int], tmp_path: Path
 ) -> None:

@@ -23,6 +23,8 @@ from amgc.methods.contract import Task
 from amgc.methods.registry import find
 from amgc.report import load_observed, load_run
 
+pytestmark = pytest.mark.cpus
+
 
 def written(folder: Path, task: int) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((folder / "observed" / f"task-{task}.json").read_text())

@@ -22,6 +22,8 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.features.patches import Patches
 from amgc.methods.contract import Task
 
+pytestmark = pytest.mark.cpus
+
 
 def config(method: str = "amgc-closed", machine: dict[str, Any] | None = None, **changes: Any) -> Config:
     """A run without training."""
@@ -56,9 +58,12 @@ def test_how_the_classes_are_split_into_tasks_does_not_matter(tmp_path: Path) ->
     assert float((heads[0] - heads[1]).norm() / heads[1].norm()) < 1e-4
 
 
-@pytest.mark.parametrize("method", ["lda", "ncm", "fecam", "acil", "ranpac"])
-def test_methods_of_a_frozen_network_need_no_epoch(method: str, tmp_path: Path) -> None:
-    lines = run(config(method, features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
+@pytest.mark.parametrize(
+    ("method", "hyper"),
+    [("lda", {}), ("ncm", {}), ("fecam", {}), ("acil", {"expansion": 300}), ("ranpac", {"projections": 300})],
+)
+def test_methods_of_a_frozen_network_need_no_epoch(method: str, hyper: dict[str, int], tmp_path: Path) -> None:
+    lines = run(config(method, hyper, features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
     assert sum(lines[-1]["correct"]) / sum(lines[-1]["total"]) > 0.5
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from once import once
 from torch import nn
 
 import amgc
@@ -31,6 +33,8 @@ from amgc.features import build
 from amgc.methods.contract import Task
 from amgc.report import load_observed, load_run
 from amgc.runs.folder import FIRST_TASK
+
+pytestmark = pytest.mark.cpus
 
 # Batches of 5 and 4 are shared as 2 + 3 and 2 + 2; the last task has one image, so that one process has none.
 # Batch norm trains in task 1, as in every preset that trains a network.
@@ -229,16 +233,12 @@ def launch(root: Path, function: str, with_torchrun: bool) -> None:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fabric starts the second process."""
-    root = tmp_path_factory.mktemp("two")
-    launch(root, "in_two_processes", with_torchrun=False)
-    return root
+    return once(tmp_path_factory, "two", lambda root: launch(root, "in_two_processes", with_torchrun=False))
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("one")
-    all_runs(root, devices=1)
-    return root
+    return once(tmp_path_factory, "one", lambda root: all_runs(root, devices=1))
 
 
 def assert_near(one: Path, two: Path) -> None:
@@ -278,11 +278,13 @@ def test_two_processes_have_the_running_statistics_of_one(one: Path, two: Path) 
     assert counts.sum() == 10, "two batches of five in this epoch"
 
 
-def test_one_process_goes_on_with_what_two_have_begun(one: Path, two: Path) -> None:
-    resume(two / "stopped", dataset=tiny.images(COUNTS), devices=1)
-    assert_near(one / "amgc", two / "stopped")
+def test_one_process_goes_on_with_what_two_have_begun(one: Path, two: Path, tmp_path: Path) -> None:
+    shutil.copytree(two / "stopped", tmp_path / "stopped")
+    resume(tmp_path / "stopped", dataset=tiny.images(COUNTS), devices=1)
+    assert_near(one / "amgc", tmp_path / "stopped")
 
 
+@pytest.mark.slow
 def test_under_torchrun_its_processes_share_the_run(one: Path, tmp_path: Path) -> None:
     launch(tmp_path, "in_two_processes_of_torchrun", with_torchrun=True)
     assert torch.load(tmp_path / "count.pt") == 2

@@ -13,6 +13,8 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.files import FileFormatError
 from amgc.methods.contract import Task
 
+pytestmark = pytest.mark.cpus
+
 PHASE = {"epochs": 2, "batch_size": 7, "extractor_lr": 0.05, "head_lr": 0.05, "schedule": "constant"}
 
 

@@ -17,6 +17,8 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 from amgc.runs.folder import CHECKPOINT
 
+pytestmark = pytest.mark.cpus
+
 
 class StopAfter(Watch):
     """Asks to stop at a step of the second task, and counts the steps of that task."""

@@ -21,6 +21,8 @@ from amgc.engine.training import make_optimizer, rate
 from amgc.engine.watch import Stopped, TrainingError, Watch
 from amgc.methods.contract import Phase, Task
 
+pytestmark = pytest.mark.cpus
+
 # ---- learning rates ------------------------------------------------------------------------------------------------------
 
 

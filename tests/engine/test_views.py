@@ -12,6 +12,8 @@ import torch
 from amgc.engine.from_config import make_network
 from amgc.engine.run import run
 
+pytestmark = pytest.mark.cpus
+
 
 class Doubled:
     """Finetune with a second view of every image, of a class that is made up, and what it has seen."""

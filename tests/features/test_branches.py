@@ -21,6 +21,8 @@ from amgc.features.branches import (
 )
 from amgc.features.extractor import Extractor, freeze_batchnorm
 
+pytestmark = pytest.mark.cpus
+
 NETWORKS: list[tuple[str, dict[str, Any], int, int]] = [  # batch norms, and 3×3 convolutions but the stem
     ("convnet", {"dim": 16}, 3, 2),
     ("resnet18", {"width": 0.125}, 20, 16),

@@ -14,6 +14,8 @@ from amgc.features.cache import cached_features, clear, extract_features
 from amgc.features.extractor import Extractor, freeze_batchnorm
 from amgc.features.registry import build
 
+pytestmark = pytest.mark.cpus
+
 
 def scaled(pixels: Tensor) -> Tensor:
     return pixels.float() / 255

@@ -17,6 +17,8 @@ from amgc.features.options import PatchesOptions
 from amgc.features.patches import Patches
 from amgc.features.weights import load_extractor, save_extractor
 
+pytestmark = pytest.mark.cpus
+
 
 def photos(count: int, shape: tuple[int, int, int], seed: int = 0) -> Images:
     """Noise over a slope: flat here, rough there."""

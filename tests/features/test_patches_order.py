@@ -10,6 +10,8 @@ from amgc.data import load
 from amgc.features import build
 from amgc.features.patches import Patches
 
+pytestmark = pytest.mark.cpus
+
 
 def encoded() -> tuple[torch.Tensor, torch.Tensor]:
     images = load("digits").train

@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from amgc.features.registry import build
 
+pytestmark = pytest.mark.cpus
+
 
 def count(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())

@@ -15,6 +15,8 @@ from amgc.features.extractor import Extractor
 from amgc.features.registry import build, names
 from amgc.features.weights import load_extractor, load_weights, read_weights, save_extractor
 
+pytestmark = pytest.mark.cpus
+
 SHAPE = (3, 16, 16)
 SMALL = {"width": 0.125}
 

@@ -10,6 +10,8 @@ from streams import blocks, learned, together
 
 from amgc.methods.acil import ACIL, ACILHyper
 
+pytestmark = pytest.mark.cpus
+
 STREAM = blocks((3, 1, 2, 2))
 QUERIES = torch.rand(20, 6) * 5
 

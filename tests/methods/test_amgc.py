@@ -25,6 +25,8 @@ from amgc.methods.amgc import AMGC
 from amgc.methods.contract import Batch, Task
 from amgc.methods.registry import find
 
+pytestmark = pytest.mark.cpus
+
 OLD, NEW, DIM = range(3), range(3, 5), 4
 
 
@@ -293,6 +295,7 @@ def overlapping(per_class: int = 400) -> Dataset:
     return Dataset(*splits, tuple("abcdef"), "overlapping")
 
 
+@pytest.mark.slow
 def test_the_exact_head_is_what_long_training_of_the_head_gives(tmp_path: Path) -> None:
     dataset, heads = overlapping(), []
     long = {

@@ -18,6 +18,8 @@ from amgc.methods.contract import Batch, Hyper, LinearHead, Method, Task
 from amgc.methods.joint import Joint
 from amgc.methods.registry import find, method, methods
 
+pytestmark = pytest.mark.cpus
+
 
 @pytest.mark.parametrize(("softmax", "among"), [("seen", range(5)), ("new", range(3, 5))])
 def test_fine_tuning_lets_the_seen_or_the_new_classes_compete(softmax: str, among: range) -> None:

@@ -19,6 +19,8 @@ from amgc.engine.watch import Watch
 from amgc.methods.contract import Batch, PlainImages
 from amgc.methods.ewc import EWC
 
+pytestmark = pytest.mark.cpus
+
 
 def begun(tmp_path: Path, task: int = 0, dataset: Dataset | None = None, **changes: Any) -> tuple[Session, EWC]:
     """A session that was told of a task, its batch norms away from their first values."""

@@ -6,6 +6,8 @@ import torch
 from scipy.spatial.distance import mahalanobis
 from streams import blocks, learned, together
 
+pytestmark = pytest.mark.cpus
+
 QUERIES = torch.rand(20, 6) * 5
 
 

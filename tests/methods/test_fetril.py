@@ -14,6 +14,8 @@ from amgc.engine.run import run
 from amgc.methods.contract import Batch, Task
 from amgc.methods.fetril import FeTrIL
 
+pytestmark = pytest.mark.cpus
+
 
 def pseudo(method: Any, features: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What an epoch trains on, as the loss sees it."""

@@ -9,6 +9,8 @@ import tiny
 
 from amgc.engine.run import run
 
+pytestmark = pytest.mark.cpus
+
 
 @pytest.mark.parametrize("method", ["ncm", "lda", "fecam", "acil", "ds-al", "ranpac"])
 def test_what_later_says_changes_nothing(method: str, tmp_path: Path) -> None:

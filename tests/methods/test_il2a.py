@@ -25,6 +25,8 @@ from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Batch, Task
 from amgc.methods.il2a import IL2A
 
+pytestmark = pytest.mark.cpus
+
 
 def begun(sizes: Sequence[int] = (3,), **changes: Any) -> IL2A:
     """IL2A at the begin of the last of these tasks; statistics of old classes at random, arriving in descending order."""
@@ -226,6 +228,7 @@ def runs(root: Path, devices: int) -> None:
         run(config, root / name, dataset=tiny.images((9, 9, 9, 9, 1)))
 
 
+@pytest.mark.slow
 def test_two_processes_end_where_one_does(tmp_path: Path) -> None:
     """Images are turned, and mixed with images of the other process, as by one process."""
     paths = [str(Path(__file__).parent), str(Path(tiny.__file__).parent), str(Path(amgc.__file__).parents[1])]

@@ -8,6 +8,8 @@ from streams import blocks, learned, together
 
 from amgc.methods.lda import LDAHyper
 
+pytestmark = pytest.mark.cpus
+
 STREAM = blocks((3, 1, 2), each=30)
 QUERIES = torch.rand(60, 6) * 5
 

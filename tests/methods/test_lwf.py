@@ -18,6 +18,8 @@ from amgc.engine.watch import Watch
 from amgc.methods.contract import Batch, Task
 from amgc.methods.lwf import LwF, distillation
 
+pytestmark = pytest.mark.cpus
+
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
 def test_the_distillation_is_the_written_cross_entropy(temperature: float) -> None:

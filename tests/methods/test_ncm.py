@@ -10,6 +10,8 @@ from streams import blocks, learned, together
 from amgc.methods.contract import Phase
 from amgc.methods.ncm import NCMHyper
 
+pytestmark = pytest.mark.cpus
+
 STREAM = blocks((3, 1, 2))
 QUERIES = torch.cat([torch.rand(40, 6) * 5, torch.randn(10, 6)])
 

@@ -15,6 +15,8 @@ from amgc.engine.training import Source
 from amgc.methods.contract import Batch
 from amgc.methods.registry import find
 
+pytestmark = pytest.mark.cpus
+
 
 @pytest.mark.parametrize("method", ["il2a", "pass", "ssre"])
 def test_a_batch_passes_once_through_the_network_and_once_through_what_it_was_before(

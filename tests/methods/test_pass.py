@@ -21,6 +21,8 @@ from amgc.methods.contract import Batch, Task
 from amgc.methods.pass_ import PASS
 from amgc.methods.registry import find
 
+pytestmark = pytest.mark.cpus
+
 
 def begun(tasks: int = 1, shape: tuple[int, ...] = (1, 8, 8), **changes: Any) -> PASS:
     """PASS at the begin of its last of so many tasks of two classes each, images at random."""

@@ -7,6 +7,8 @@ from streams import blocks, learned, together
 
 from amgc.methods.ranpac import RanPACHyper
 
+pytestmark = pytest.mark.cpus
+
 STREAM = blocks((3, 1, 2))
 QUERIES = torch.rand(20, 6) * 5
 

@@ -21,6 +21,8 @@ from amgc.features.branches import branched
 from amgc.methods.contract import Batch, Task
 from amgc.methods.ssre import SSRE, similarity
 
+pytestmark = pytest.mark.cpus
+
 
 def test_the_similarity_is_the_largest_cosine() -> None:
     rng = np.random.default_rng(0)

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from once import once
 
 import amgc
 from amgc.engine.config import Config
 from amgc.engine.run import run
 
+pytestmark = [pytest.mark.slow, pytest.mark.cpus]  # tests/engine/test_processes.py watches over the engine
 METHODS = {"ewc": {}, "ewc-batch": {"fisher": "batch"}, "lwf": {}, "ssre": {}}
 
 
@@ -28,7 +30,10 @@ def config(case: str, devices: int) -> Config:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("two")
+    return once(tmp_path_factory, "two of old networks", launch)
+
+
+def launch(root: Path) -> None:
     paths = [str(Path(tiny.__file__).parent), str(Path(__file__).parent), str(Path(amgc.__file__).parents[1])]
     script = root / "script.py"
     script.write_text(
@@ -41,7 +46,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
-    return root
 
 
 @pytest.mark.parametrize("case", METHODS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,11 +11,14 @@ import torch
 from model.drawing import draw
 from PIL import Image
 
+from amgc.cli.main import main
 from amgc.features import build
 from amgc.features.weights import save_extractor
 from amgc.model import Model, ModelError, export
 from amgc.model.export import IR, OPSET, Graph, _area, export_onnx, resized
 from amgc.model.pictures import Frame, Picture
+
+pytestmark = pytest.mark.cpus
 
 onnxruntime = pytest.importorskip("onnxruntime")
 SIZES = [(64, 64), (40, 40), (97, 131), (131, 64), (7, 5), (33, 200)]
@@ -96,7 +97,10 @@ def test_patches_of_larger_pictures_are_reduced_by_area(tmp_path):
     np.testing.assert_allclose(_area(50, 36) @ line[0, 0].numpy(), expected[0, 0].numpy(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("features, options", [("convnet", {"dim": 8}), ("resnet18", {"width": 0.0625})])
+@pytest.mark.parametrize(
+    "features, options",
+    [("convnet", {"dim": 8}), pytest.param("resnet18", {"width": 0.0625}, marks=pytest.mark.slow)],
+)
 def test_networks_answer_the_same_in_onnxruntime(tmp_path, features, options):
     network = lived(build(features, image_shape=(1 if features == "convnet" else 3, 24, 24), **options))
     save_extractor(tmp_path / "network.safetensors", network)
@@ -183,10 +187,11 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatc
     assert not (tmp_path / "model.onnx").exists()
 
 
-def test_the_command_writes_a_file_and_says_how_close_it_is(tmp_path):
+@pytest.mark.filterwarnings("error")
+def test_the_command_writes_a_file_and_says_how_close_it_is(tmp_path, monkeypatch, capsys):
     taught(tmp_path, filters=6)
-    command = [sys.executable, "-W", "error", "-m", "amgc", "export", "model", "--onnx", "model.onnx"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "model.onnx: 4 classes" in done.stdout and "differ from the model's by" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "model", "--onnx", "model.onnx"]) == 0
+    said = capsys.readouterr().out
+    assert "model.onnx: 4 classes" in said and "differ from the model's by" in said
     assert answers(tmp_path / "model.onnx", blends((30, 50)))[0].shape == (3, 4)

@@ -20,6 +20,8 @@ from model.drawing import answers, draw
 
 from amgc.model import Model, ModelBusyError
 
+SLOW = pytest.mark.slow
+
 # All through which a change reaches the disk: what is opened, written, renamed, removed.
 STEPS: list[tuple[Any, str]] = [
     (os, "replace"),
@@ -91,7 +93,10 @@ def named(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {".lock"}
 
 
-@pytest.mark.parametrize(("change", "fail"), [("learn", full), ("learn", stop), ("forget", full), ("merge", stop)])
+@pytest.mark.parametrize(
+    ("change", "fail"),
+    [("learn", full), pytest.param("learn", stop, marks=SLOW), pytest.param("forget", full, marks=SLOW), ("merge", stop)],
+)
 def test_a_change_that_fails_at_any_write_leaves_the_model_as_it_was_or_changed(tmp_path, monkeypatch, change, fail):
     model, other = prepared(tmp_path)
     before = answers(model, "cat", "dog")
@@ -126,7 +131,7 @@ def test_a_change_that_fails_at_any_write_leaves_the_model_as_it_was_or_changed(
     assert not outcomes[0] and outcomes[-1]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["learn", pytest.param("forget", marks=SLOW), pytest.param("merge", marks=SLOW)])
 def test_a_process_that_is_killed_at_any_write_leaves_the_model_as_it_was_or_changed(tmp_path, monkeypatch, change):
     model, other = prepared(tmp_path)
     before = answers(model, "cat", "dog")
@@ -160,7 +165,7 @@ MAKING: dict[str, Callable[[Path, Model, Model], Model]] = {
 }
 
 
-@pytest.mark.parametrize("making", MAKING)
+@pytest.mark.parametrize("making", ["merged", pytest.param("network", marks=SLOW)])
 def test_a_process_that_is_killed_while_it_makes_a_model_can_be_followed_by_another(tmp_path, monkeypatch, making):
     model, other = prepared(tmp_path)
     make = MAKING[making]

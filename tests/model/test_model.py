@@ -14,6 +14,8 @@ from amgc.features import build
 from amgc.features.weights import save_extractor
 from amgc.model import Model, ModelError
 
+pytestmark = pytest.mark.cpus
+
 
 def right(model: Model, *kinds: str) -> float:
     """The share of fresh drawings that are recognised."""

@@ -12,6 +12,8 @@ from sklearn.model_selection import train_test_split
 from amgc.core.statistics import ClassStatistics
 from amgc.model import Model, novelty
 
+pytestmark = pytest.mark.cpus
+
 
 def spread_to(rows: np.ndarray) -> np.ndarray:
     """What a class's covariance is drawn to: half its variances, half their mean."""

@@ -13,6 +13,8 @@ from serving import Server, server
 
 from amgc.model import Model
 
+KNOWN = ("meadow", "night")  # to the server that many tests share
+LOOK = "document.dispatchEvent(new Event('visibilitychange'))"  # so that the page looks at once
 CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a green picture with a clock
 
 
@@ -29,7 +31,10 @@ class Tab(browser.Browser):
                 self._receive()
 
     def scheme(self, name: str) -> None:
-        self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": name}])
+        """By day or by night; nothing moves, so that there is nothing to wait for."""
+        wishes = {"prefers-color-scheme": name, "prefers-reduced-motion": "reduce"}
+        features = [{"name": wish, "value": value} for wish, value in wishes.items()]
+        self.call("Emulation.setEmulatedMedia", media="", features=features)
 
     def press(self, key: str, text: str = "") -> None:
         code = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}[key]
@@ -102,16 +107,25 @@ def drawn(tmp_path_factory) -> dict[str, list[Path]]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory) -> Iterator[Server]:
-    """One that knows two classes, for many tests; none of them changes that."""
+    """One that knows two classes, for many tests; `page` forgets what another test has taught it."""
     home = tmp_path_factory.mktemp("page")
     model = Model.create(home / "model", filters=32)
-    model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in ("meadow", "night")})
+    model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in KNOWN})
     with server(model.path, home=home) as served:
         yield served
 
 
 @pytest.fixture
-def page(tab, served) -> Tab:
+def other(served) -> Model:
+    """The served model in another process than the server's. What a test has left in it is forgotten."""
+    model = Model.open(served.process.args[6])
+    for label in set(model.classes) - set(KNOWN):
+        model.forget(label)
+    return model
+
+
+@pytest.fixture
+def page(tab, served, other) -> Tab:
     tab.visit(served.address, 700)
-    tab.until("document.querySelectorAll('#classes li').length === 2")
+    tab.until(f"{LOOK} && document.querySelectorAll('#classes li').length === {len(KNOWN)}")
     return tab

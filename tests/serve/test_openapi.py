@@ -32,7 +32,7 @@ TRIED += [(INVALID, *one) for one in OPERATIONS if one[0] == "post"]  # of the o
 def test_the_server_is_as_it_describes_itself(described, method, path, mode):
     statuses = set()
 
-    @settings(max_examples=25, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=described[path][method].as_strategy(generation_mode=mode))
     def check(case):
         if mode is INVALID and path == "/api/learn":

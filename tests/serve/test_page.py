@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,17 @@ from amgc.model import Model
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 
-def keep(tab, tmp_path: Path, name: str) -> None:
-    """Screenshots by day and by night, and that nothing sticks out of the window."""
+def keep(tab, tmp_path: Path, name: str, widths: tuple[int, ...] = (1400, 400)) -> None:
+    """Screenshots, wide and narrow, by day and by night, and that nothing sticks out of the window."""
     folder = Path(os.environ.get("AMGC_SCREENSHOTS") or tmp_path)
-    for scheme in ("dark", "light"):
-        tab.scheme(scheme)
-        time.sleep(0.5)  # what moves comes to rest
-        tab.screenshot(folder / f"{name}-{scheme}.png")
-        assert (folder / f"{name}-{scheme}.png").stat().st_size > 10_000
-    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name}: wider than the window"
+    for width in widths:
+        tab.resize(width)
+        for scheme in ("dark", "light"):
+            tab.scheme(scheme)
+            picture = folder / f"{name}-{width}-{scheme}.png"
+            tab.screenshot(picture)
+            assert picture.stat().st_size > 10_000
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name}: wider than {width}"
 
 
 @pytest.fixture
@@ -34,14 +35,13 @@ def model(tmp_path) -> Path:
     return Model.create(tmp_path / "model", filters=32).path
 
 
-@pytest.mark.parametrize("width", [400, 1400])
-def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, width):
+def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path):
     with server(model, home=tmp_path) as served:
         assert "has no classes yet" in served.said
-        tab.visit(served.address, width)
+        tab.visit(served.address)
         tab.until("document.getElementById('known-sum').textContent")
         assert "Nothing yet" in tab.text("known-sum") and "has to learn something" in tab.text("ask-needs")
-        keep(tab, tmp_path, f"empty-{width}")
+        keep(tab, tmp_path, "empty")
 
         assert "from 12 pictures" in tab.teach("sunset", drawn["sunset"][:12])
         assert "one class only" in tab.text("ask-needs")
@@ -63,11 +63,11 @@ def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path, 
         tab.files("teach", drawn["desert"][:5])
         tab.click("#teach-name")
         tab.type("desert")
-        keep(tab, tmp_path, f"taken-{width}")
+        keep(tab, tmp_path, "taken")
 
         tab.click("#classes li:nth-child(2) button")
         assert tab.text("forget-title") == "Forget “meadow”?"
-        keep(tab, tmp_path, f"forget-{width}")
+        keep(tab, tmp_path, "forget")
         tab.press("Enter")  # the focus is on what does no harm
         assert not tab.evaluate("document.getElementById('forget').open") and "3 classes" in tab.text("known-sum")
         tab.click("#classes li:nth-child(2) button")
@@ -86,6 +86,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", list(WAYS))
 def test_a_picture_is_dropped_or_pasted(page, drawn, way):
     content = list(drawn["night"][9].read_bytes())
@@ -101,6 +102,7 @@ def test_a_picture_is_dropped_or_pasted(page, drawn, way):
     assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_the_camera_takes_pictures_and_is_let_go(page):
     page.click("#teach [data-camera]")
     for count in (1, 2):
@@ -122,6 +124,7 @@ def test_the_camera_takes_pictures_and_is_let_go(page):
     assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_in_plain_words(page, tmp_path):
     page.click("#teach-go")
     assert page.text("teach-said") == "Add at least one picture first."
@@ -141,6 +144,7 @@ def test_what_is_wrong_is_said_in_plain_words(page, tmp_path):
     page.until("document.getElementById('ask-said').innerText.includes('notes.jpg cannot be used as a picture')")
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_used_says_so_and_the_others_are_answered(page, drawn, tmp_path):
     text = tmp_path / "notes.jpg"
     text.write_text("no picture at all")
@@ -150,9 +154,9 @@ def test_a_picture_that_cannot_be_used_says_so_and_the_others_are_answered(page,
     assert latest.startswith("night") and "No answer" in first and "notes.jpg cannot be used as a picture" in first
 
 
-def test_it_goes_on_answering_while_it_learns(page, served, drawn, tmp_path):
-    model = Model.open(served.process.args[6])
-    with model._folder.lock():  # another process holds the folder: the lesson waits
+@pytest.mark.slow
+def test_it_goes_on_answering_while_it_learns(page, other, drawn, tmp_path):
+    with other._folder.lock():  # another process holds the folder: the lesson waits
         page.files("teach", drawn["desert"][:6])
         page.click("#teach-name")
         page.type("desert")
@@ -160,14 +164,15 @@ def test_it_goes_on_answering_while_it_learns(page, served, drawn, tmp_path):
         page.until("document.getElementById('teach-doing').innerText.includes('Learning “desert”: 6 of 6 pictures.')")
         assert "It goes on answering meanwhile." in page.text("teach-doing")
         assert page.ask(drawn["meadow"][9]).startswith("meadow")
-        keep(page, tmp_path, "learning")
+        keep(page, tmp_path, "learning", (700,))
     page.until("document.getElementById('teach-said').innerText.includes('Learned “desert” from 6 pictures')")
     assert page.evaluate("document.getElementById('teach-progress').hidden") and "3 classes" in page.text("known-sum")
-    model.forget("desert")  # by another process than the server
+    other.forget("desert")
     page.until("document.querySelectorAll('#classes li').length === 2")
     assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_everything_can_be_reached_and_has_a_name(page):
     page.call("Accessibility.enable")
     nodes = page.call("Accessibility.getFullAXTree")["nodes"]
@@ -186,6 +191,7 @@ def test_everything_can_be_reached_and_has_a_name(page):
     assert [one for one in reached if one in wanted][: len(wanted)] == wanted
 
 
+@pytest.mark.slow
 def test_the_token_is_entered_on_the_page_or_comes_with_the_link(tab, model, tmp_path):
     with server(model, "--host", "0.0.0.0", home=tmp_path) as served:
         address = f"http://127.0.0.1:{served.address.rpartition(':')[2]}"

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import pytest
-
-from amgc.model import Model
+from serve.conftest import LOOK
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
-LOOK = "document.dispatchEvent(new Event('visibilitychange'))"  # so that the page looks at once
-
-
-@pytest.fixture
-def other(served) -> Iterator[Model]:
-    """The served model in another process than the server's; what it learns is forgotten afterwards."""
-    model = Model.open(served.process.args[6])
-    before = set(model.classes)
-    yield model
-    for label in set(model.classes) - before:
-        model.forget(label)
+pytestmark = pytest.mark.slow
 
 
 def sees(page, expression: str) -> None:
@@ -65,7 +51,6 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_edges_of_what_takes_input_can_be_seen(page, scheme):
     page.scheme(scheme)
-    time.sleep(0.3)  # colours change slowly
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     for place in ("#teach .zone", "#ask .zone", "#teach-name", "#token-text"):
         style = f"getComputedStyle(document.querySelector('{place}'))"

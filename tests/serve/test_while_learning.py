@@ -25,6 +25,7 @@ def close(one: dict[str, float], two: dict[str, float]) -> bool:
     return one.keys() == two.keys() and all(abs(one[label] - two[label]) < 1e-9 for label in one)
 
 
+@pytest.mark.slow
 def test_every_answer_is_that_of_one_complete_model(tmp_path):
     model = taught(tmp_path / "model")
     states: list[dict[str, float]] = []

@@ -1,0 +1,27 @@
+"""What takes long is made once, also where pytest runs in several processes: the first makes it, the others wait for it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of that name, as `make` has filled it; tests do not change what is in it."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # what all processes share
+    folder, made = root / name, root / f"{name}.made"
+    with (root / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # another has tried, and failed
+            folder.mkdir()
+            make(folder)
+            made.touch()
+    return folder
