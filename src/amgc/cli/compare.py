@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
-from amgc.report.paper import PLAN
+from amgc.runs.folder import PLAN, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,7 +116,7 @@ def check(given: Compare, run_flags: Sequence[str]) -> None:
     if given.tasks and (other := flags & {"--sizes", "--first-classes", "--increment"}):
         raise UsageError(f"--tasks and {min(other)} both define the tasks; use only one of them.")
     for name in given.data:
-        if name in methods() or name.endswith(".py"):
+        if name in methods():
             raise UsageError(f"{name!r} is a method; methods come first: amgc compare {name} --data …")
     for name in given.methods:
         if name in names() and name not in methods():
@@ -130,7 +130,7 @@ def check(given: Compare, run_flags: Sequence[str]) -> None:
     folder = Path(given.out)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {given.out!r} is a file; specify a folder.")
-    if any((folder / name).exists() for name in (PLAN, "run.json")):
+    if any((folder / name).exists() for name in (PLAN, RUN)):
         raise UsageError(f"{given.out!r} contains a run of `amgc run`; choose another --out.")
 
 
@@ -157,7 +157,8 @@ def make_cells(
         first += ["--data", data] if given.preset is not None and data is not None else []
         for tasks in given.tasks or (None,):
             one = column([*first, *chosen], tasks, run_flags)
-            name = column_name(given, one.choice.preset.name, one.choice.data), tasks_name(next(iter(one.configs.values())))
+            names = column_name(given, one.choice.preset.name, one.choice.data.name)
+            name = names, tasks_name(next(iter(one.configs.values())))
             if name in parsed:
                 raise UsageError(f"Two columns of the grid have the same name: {name[0]}, T = {name[1]}.")
             parsed[name] = one
@@ -248,11 +249,11 @@ def carry_out(
     from amgc.cli.jobs.board import Board, results
     from amgc.cli.jobs.grid import Grid
     from amgc.cli.progress import Quiet, console, stoppable
-    from amgc.engine.run import locked
+    from amgc.runs.folder import RunFolder
 
     screen, watch = screen or console(), Quiet()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with RunFolder(folder).locked():
         grid = Grid(folder, [one.cell for one in works], command)
         if any(one.state != "done" for one in works):
             executor, threads = make_executor(given, folder)

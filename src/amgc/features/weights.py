@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
-from amgc.features.registry import build
+from amgc.features.registry import build, extractors
 
 KIND = "extractor"
 PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # what timm's names consist of; hf-hub:OWNER/NAME and local-dir:PATH do not
@@ -33,7 +33,7 @@ def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
     options = dataclasses.asdict(extractor.options) | {"weights": None}  # a path is of no use elsewhere
     made = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
     header = {**made, "mean": extractor.mean, "std": extractor.std}
-    files.write(path, KIND, header, extractor.network.state_dict())
+    tensor_files.write(path, KIND, header, extractor.network.state_dict())
 
 
 def load_extractor(path: str | os.PathLike[str]) -> Extractor:
@@ -41,14 +41,19 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
 
     A file may come from anywhere, so it names a model that the installed timm has, and no place to get one from.
     """
-    header, _ = files.read(path, KIND)
+    header, _ = tensor_files.read(path, KIND)
     try:
         name, image_shape, options = header["extractor"], header["image_shape"], header["options"]
         model = options.get("model", "")
         if ":" in name or not PLAIN.fullmatch(model):
             raise files.FileFormatError(
-                f"{os.fspath(path)!r} names the model {name}:{model}, which is no plain name of timm's and might be fetched "
-                f"from elsewhere. If you trust it, build it yourself: build('timm:…', …, weights={os.fspath(path)!r})."
+                f"{os.fspath(path)!r} names the model {name}:{model}, which is not a plain name of timm's and might be "
+                f"downloaded. If you trust it, build it yourself: build('timm:…', …, weights={os.fspath(path)!r})."
+            )
+        if name not in extractors():  # nor the path of a .py file: weights must not choose code
+            raise files.FileFormatError(
+                f"{os.fspath(path)!r} needs the extractor {name!r}, which amgc does not have. If a Python file of yours "
+                "registers it, import that file first."
             )
         return build(name, image_shape=image_shape, **{**options, "weights": os.fspath(path)})
     except (KeyError, TypeError, AttributeError) as error:
@@ -102,9 +107,9 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
         raise files.FileFormatError(f"the weights file {shown!r} is empty.")
     try:
         if start[8:] == b"{" or shown.endswith(".safetensors"):
-            if "amgc" in files.metadata(path):
-                return files.read(path, KIND)
-            content: Any = files.read_tensors(path)
+            if "amgc" in tensor_files.metadata(path):
+                return tensor_files.read(path, KIND)
+            content: Any = tensor_files.read_tensors(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except files.FileFormatError:
