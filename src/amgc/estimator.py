@@ -17,6 +17,7 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.core.calibration import Correction, sample_temperature
+from amgc.core.classifier import Classifier
 from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.parameters import DeviceError, available, check_parameters, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
@@ -24,53 +25,53 @@ from amgc.core.solver import Balance, Head
 from amgc.core.statistics import ClassStatistics, Form
 
 KIND = "classifier"
-ROWS = 4096  # scored at a time
 
 
 class AMGCClassifier(ClassifierMixin, BaseEstimator):
-    """Linear classifier for classes that arrive over time, remembered by mean and covariance only.
+    """Linear classifier for classes that arrive over time. It stores the mean and covariance of each class, and no samples.
 
-    `partial_fit` takes whatever classes come; labels never seen before simply appear in `classes_`. It only updates the
-    class statistics; the classifier that minimises the AMGC loss for them is solved when it is first needed (by `predict`
-    and the like), so feeding many small batches is cheap. With ``margin=0`` the order and the batches do not matter.
+    `partial_fit` accepts any labels; new ones are added to `classes_`. It only updates the class statistics. The classifier
+    that minimises the AMGC loss is solved when it is first needed, by `predict` for example, so many small batches are cheap.
+    With ``margin=0`` the order and the size of the batches do not matter.
 
     Parameters
     ----------
     margin : float, default=0
-        λ of variance enlarging: the variances of old classes (those not in the latest `fit` or `partial_fit` call) are
-        multiplied by 1 + margin, which gives them a margin against the new ones. Helps where the features of old classes
-        have drifted since they were learned; costs accuracy where nothing drifts. The paper uses 0.4.
+        λ of variance enlarging. The variances of old classes, those not in the latest `fit` or `partial_fit` call, are
+        multiplied by 1 + margin. This gives them a margin against the new classes. It helps if the features of old classes
+        have drifted since they were learned, and costs accuracy otherwise. The paper uses 0.4.
     covariance : {"full", "lowrank", "diagonal", "shared"}, default="full"
-        What is kept of each class's spread: the whole matrix; a factor of `rank` columns and the exact variances; the
-        variances; or one matrix for all classes together, solved in closed form: for tens of thousands of features. In 12,800
-        dimensions it is 655 MB, and as much again while it is solved; what would not fit is refused with a MemoryError.
+        Form of the stored covariances: a matrix per class; a factor of `rank` columns and the exact variances; the variances;
+        or one matrix for all classes, which has a closed form and suits tens of thousands of features. For 12,800 features it
+        needs 655 MB, and as much again for the solve. If that does not fit, a MemoryError is raised.
     rank : int, default=56
-        Columns of the factor for ``covariance="lowrank"``; the default keeps a class of 512 features in 64 KB.
+        Columns of the factor for ``covariance="lowrank"``. The default stores a class of 512 features in 64 KB.
     balance : {"per_class", "two_means"}, default="per_class"
-        Every class weighs the same, or the new classes together weigh as much as the old ones (as the paper prints it).
+        Weights of the classes in the loss: all the same, or the new classes together as much as the old ones (as in the paper).
     shrinkage : "auto", float or pair of floats in [0, 1], default="auto"
-        How far each class covariance is drawn towards the pooled one, and the result towards the pooled diagonal. One
-        number is the former alone. "auto" goes by the number of samples: the pooled covariance counts as much as three
-        samples per feature of the class's own, and the step to the diagonal is that of oracle approximating shrinkage (OAS);
-        for ``covariance="shared"`` it is chosen by leave-one-out, computed from the statistics in closed form.
+        Shrinkage of each class covariance towards the pooled one, and of the result towards the pooled diagonal. A single
+        number sets the first only. "auto" depends on the number of samples: the pooled covariance counts like three samples
+        per feature, and the shrinkage to the diagonal is oracle approximating shrinkage (OAS). For ``covariance="shared"`` it
+        is chosen by leave-one-out, computed from the statistics in closed form.
     standardize : bool, default=True
-        Regularise as if every feature had unit variance. Otherwise the features' own units decide which count more.
+        Whether to regularise as if every feature had unit variance. Otherwise the result depends on the features' units.
     device : str, default="cpu"
-        Where statistics are kept and the classifier is solved, such as "cuda".
+        Device of the statistics and the solve, such as "cuda".
     dtype : {"float32", "float64"}, default="float32"
-        Precision of the covariances and the solve. Means are always kept in float64.
+        Precision of the covariances and the solve. Means are always in float64.
 
     Attributes
     ----------
     classes_ : ndarray, the labels seen so far, sorted.
-    statistics_ : ClassStatistics, all that is remembered of the data; its classes are in order of arrival.
-    coef_, intercept_ : the linear classifier, (n_classes, n_features) and (n_classes,), in the order of `classes_`.
-        Solved for the loss (`head_.gap`): without shrinkage, coefficients of features that hardly ever vary are not determined.
-    temperature_ : float, by which scores are divided in `predict_proba`.
-    margins_ : ndarray (n_classes,), m_k of the paper for each of `classes_`, with the regularised covariances that the
-        classifier was solved with; 0 for classes that are not enlarged.
-    head_ : Head, the solution with its certificate (loss, gap, gradient norm), classes in order of arrival.
-    n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
+    statistics_ : ClassStatistics, all that is stored of the data. Its classes are in order of arrival.
+    coef_, intercept_ : the linear classifier, (n_classes, n_features) and (n_classes,), in the order of `classes_`. The solve
+        bounds the error of the loss (`head_.gap`). Without shrinkage, coefficients of features with very small variances are
+        not determined.
+    temperature_ : float, divides the scores in `predict_proba`.
+    margins_ : ndarray (n_classes,), the paper's m_k for each of `classes_`, computed with the regularised covariances; 0 for
+        classes that are not enlarged.
+    head_ : Head, the solution with its certificate (loss, gap, gradient norm). Its classes are in order of arrival.
+    n_features_in_, feature_names_in_ : as in scikit-learn.
 
     References
     ----------
@@ -94,8 +95,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     statistics_: ClassStatistics
     classes_: np.ndarray
-    _latest: dict[Label, int]  # of each class the last call that had it; those of the newest call are not enlarged
-    _solution: dict[str, Any] | None = None
+    _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
+    _solution: Classifier | None = None
 
     def __init__(
         self,
@@ -120,14 +121,14 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def paper(cls, **changes: Any) -> AMGCClassifier:
-        """The paper's values: full covariances without shrinkage (but the variance floor of 1e-4), λ = 0.4, two means."""
+        """Return a classifier with the paper's values: λ = 0.4, two means, no shrinkage except the variance floor of 1e-4."""
         values: dict[str, Any] = {"margin": 0.4, "balance": "two_means", "shrinkage": (0.0, 0.0)}
         return cls(**values | changes)
 
     # ---- learning ----------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> AMGCClassifier:
-        """Learn these classes from nothing, forgetting all that was learned before."""
+        """Learn these classes. Everything learned before is discarded."""
         with self._unchanged_on_error():
             X, y = self._checked_data(X, y, reset=True)
             self._restart().update(X, y)
@@ -136,9 +137,9 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Iterable[Label] | None = None) -> AMGCClassifier:
-        """Learn from more data: labels never seen before become new classes, known ones are refined.
+        """Learn from more data. New labels become new classes; known classes are updated.
 
-        `classes` is not needed; if given, as some scikit-learn tools do, every label of `y` must be in it.
+        `classes` is not needed. If it is given, as by some scikit-learn tools, it must contain every label of `y`.
         """
         with self._unchanged_on_error():
             first = not hasattr(self, "statistics_")
@@ -157,7 +158,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def forget(self, label: Label) -> AMGCClassifier:
-        """Forget a class as if it had never been seen."""
+        """Remove a class, as if it had never been seen."""
         check_is_fitted(self)
         self.statistics_.remove(label)
         if not len(self.statistics_):  # as if nothing had ever been seen
@@ -169,7 +170,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def merge(self, other: AMGCClassifier) -> AMGCClassifier:
-        """Add all that another classifier has learned, as if its data had been given to this one."""
+        """Add what another classifier has learned, as if this one had been given its data."""
         check_is_fitted(self)
         if not isinstance(other, AMGCClassifier):
             raise TypeError(f"merge needs another AMGCClassifier, not {type(other).__name__}.")
@@ -180,26 +181,26 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("the two classifiers were fitted on different feature names.")
         self._check_kind(other.classes_)
         self.statistics_.merge(other.statistics_)
-        ahead = max(self._latest.values()) - max(other._latest.values())  # the newest here and there are new alike
+        ahead = max(self._latest.values()) - max(other._latest.values())  # the newest classes of both are new
         for label, call in other._latest.items():
             self._latest[label] = max(call + ahead, self._latest.get(label, call + ahead))
         self._changed()
         return self
 
-    # ---- answering ---------------------------------------------------------------------------------------------------
+    # ---- predicting --------------------------------------------------------------------------------------------------
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Scores X @ coef_.T + intercept_ per class (n, n_classes); for two classes the second's lead over the first (n,)."""
+        """Return scores X @ coef_.T + intercept_, (n, n_classes). For two classes: the second score minus the first, (n,)."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most likely class of each row."""
+        """Return the most likely class of each row."""
         scores = self._scores(X)
         return self.classes_[scores.argmax(1)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probabilities of the seen classes (n, n_classes)."""
+        """Return calibrated probabilities of the seen classes, (n, n_classes)."""
         scores = self._scores(X) / self.temperature_
         scores = np.exp(scores - scores.max(1, keepdims=True))
         return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
@@ -208,47 +209,38 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
         check_finite(X)
-        solved = self._solved()
-        scores = np.empty((len(X), len(self.classes_)))
-        for start in range(0, len(X), ROWS):  # the difference is in float64: not for all of large features at once
-            rows = slice(start, start + ROWS)
-            scores[rows] = (X[rows] - solved["centre"]) @ solved["coef"].T + solved["intercept"]
-        return scores
+        return self._solved().scores(X)
 
     @property
     def head_(self) -> Head:
-        check_is_fitted(self, "statistics_")
-        return self._solved()["head"]  # type: ignore[no-any-return]
+        return self._solved().solution.head
 
     @property
     def coef_(self) -> np.ndarray:
-        check_is_fitted(self, "statistics_")
-        return self._solved()["coef"]  # type: ignore[no-any-return]
+        return self._solved().coef
 
     @property
     def intercept_(self) -> np.ndarray:
-        check_is_fitted(self, "statistics_")
         solved = self._solved()
-        return solved["intercept"] - solved["coef"] @ solved["centre"]  # type: ignore[no-any-return]
+        return solved.intercept - solved.coef @ solved.centre  # type: ignore[no-any-return]
 
     @property
     def temperature_(self) -> float:
-        check_is_fitted(self, "statistics_")
-        return self._solved()["temperature"]  # type: ignore[no-any-return]
+        return self._solved().temperature
 
     @property
     def margins_(self) -> np.ndarray:
-        check_is_fitted(self, "statistics_")
-        return self._solved()["margins"]  # type: ignore[no-any-return]
+        return self._solved().margins
 
     def overconfidence(self, X: Any, y: Any) -> float | None:
-        """How many times larger `temperature_` should be, going by samples that were learned from, corrected for being that.
+        """Return the factor by which `temperature_` is too small, estimated from training samples, or None if it is unknown.
 
-        Where features are far from Gaussian it is well above 1: then `temper` with it. None where nothing can be told.
+        The estimate is corrected for the samples having been used in the fit. For features that are far from Gaussian it is
+        well above 1; call `temper` with it.
         """
         check_is_fitted(self)
         solved = self._solved()
-        correct = solved["solution"].correction
+        correct = solved.solution.correction
         if correct is None:
             return None
         labels = self.classes_.tolist()
@@ -256,42 +248,42 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         targets = torch.tensor([labels.index(label) for label in np.asarray(y).tolist()])
         scores, at_means = (torch.from_numpy(self._scores(part)) for part in (X, self.statistics_.mean.cpu().numpy()[rows]))
         found = sample_temperature(scores, at_means, targets, Correction(*(part[rows] for part in correct)))
-        return found / float(solved["temperature"])
+        return found / solved.temperature
 
     def temper(self, factor: float) -> AMGCClassifier:
-        """Multiply `temperature_` until the classifier is solved anew."""
-        self._solved()["temperature"] *= factor
+        """Multiply `temperature_`. This lasts until the classifier is solved again."""
+        self._solved().temperature *= factor
         return self
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the classifier to one safetensors file: statistics, solution, parameters. No sample is in it."""
+        """Write statistics, solution and parameters to one safetensors file. It contains no samples."""
         tensor_files.write(path, KIND, *self.packed())
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All of it as a JSON header and named tensors: what a file keeps."""
+        """Return the contents of a file: a JSON header and named tensors."""
         check_is_fitted(self)
         solved = self._solved()
-        head: Head = solved["head"]
+        head = solved.solution.head
         header = {
             "parameters": self.get_params(deep=False) | {"device": str(self.device)},
             "statistics": self.statistics_.header(),
             "latest": [self._latest[label] for label in self.statistics_.classes],
             "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
-            "temperature": solved["temperature"],
+            "temperature": solved.temperature,
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
         }
         tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
         return header, tensors | {
             "head.weight": head.weight,
             "head.bias": head.bias,
-            "head.margins": solved["solution"].margins,
+            "head.margins": solved.solution.margins,
         }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
-        """Read what `save` wrote; `device` puts it elsewhere than where it was made."""
+        """Read a file that `save` wrote, to its own device or to another `device`."""
         header, tensors = tensor_files.read(path, KIND)
         try:
             return cls.from_packed(header, tensors, device)
@@ -302,7 +294,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> AMGCClassifier:
-        """The classifier whose `packed()` this is; what does not fit together is an error of any kind."""
+        """Return the classifier with this `packed()`. Raises any exception if the parts do not fit together."""
         parameters = dict(header["parameters"])
         parameters["device"] = available(device or parameters["device"])
         if isinstance(parameters["shrinkage"], list):
@@ -323,11 +315,12 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         result._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins))
         return result
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
+    # ---- internal -----------------------------------------------------------------------------------------------------
 
-    def _solved(self) -> dict[str, Any]:
-        """The classifier for the present statistics and parameters, solved when first asked for."""
-        if self._solution is None or self._solution["parameters"] != self._solve_parameters():
+    def _solved(self) -> Classifier:
+        """Return the classifier for the current statistics and parameters. It is solved on first use."""
+        check_is_fitted(self)
+        if self._solution is None or self._solution.parameters != self._solve_parameters():
             self._check_parameters()
             solution = solve_regularised(
                 self.statistics_,
@@ -337,26 +330,16 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
                 shrinkage=read_shrinkage(self.shrinkage),
                 standardize=bool(self.standardize),
             )
-            self._keep(solution)
-        return self._solution  # type: ignore[return-value]
+            return self._keep(solution)
+        return self._solution
 
     def _solve_parameters(self) -> str:
         return repr((self.margin, self.balance, self.shrinkage, self.standardize))
 
-    def _keep(self, solution: Solution) -> None:
-        head = solution.head
+    def _keep(self, solution: Solution) -> Classifier:
         rows = [self.statistics_.index(label) for label in self.classes_.tolist()]
-        centre = self.statistics_.mean.mean(0)
-        self._solution = {
-            "parameters": self._solve_parameters(),
-            "solution": solution,
-            "head": head,
-            "temperature": solution.temperature,
-            "margins": solution.margins.cpu().numpy()[rows],
-            "centre": centre.cpu().numpy(),
-            "coef": head.weight.cpu().numpy()[rows],
-            "intercept": (head.bias + head.weight @ centre.to(head.weight)).cpu().numpy()[rows],
-        }
+        self._solution = Classifier.of(solution, self.statistics_, rows, self._solve_parameters())
+        return self._solution
 
     def _is_new(self) -> Tensor:
         calls = torch.tensor([self._latest[label] for label in self.statistics_.classes])
@@ -385,7 +368,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         y = column_or_1d(y, warn=True)
         if y.dtype == object and len({isinstance(label, str) for label in y.tolist()}) > 1:
             raise TypeError("the labels are of several types; use only strings or only numbers.")
-        with warnings.catch_warnings():  # of many classes in few rows, which is how classes arrive here
+        with warnings.catch_warnings():  # about many classes in few rows, which is usual here
             warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
             check_classification_targets(y)
         check_finite(X)
@@ -395,7 +378,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         check_parameters(**self.get_params(deep=False))
 
     def _check_form(self) -> None:
-        """What is kept of a class cannot change on the way."""
+        """Raise if parameters of the stored statistics have changed since `fit`."""
         kept = self.statistics_
         now: dict[str, Any] = {"covariance": kept.form, "dtype": str(kept.dtype).removeprefix("torch.")}
         if kept.form == "lowrank":
@@ -408,7 +391,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
                 )
 
     def _check_kind(self, y: np.ndarray) -> None:
-        """Labels that sort among the known ones: numpy would turn numbers beside strings into strings."""
+        """Raise if new labels do not sort among the known ones. numpy would turn numbers into strings."""
         ours, theirs = self.classes_.tolist(), y.tolist()
         try:
             if isinstance(theirs[0], str) != isinstance(ours[0], str):

@@ -50,7 +50,7 @@ def test_a_run_is_shown_and_resumed_when_it_is_finished(capsys):
     before = Path("runs/digits/metrics.jsonl").read_bytes()
     assert main(["resume", "runs/digits"]) == 0
     told = capsys.readouterr().out
-    assert "runs/digits is finished already." in told and "LA" in told
+    assert "runs/digits is already finished." in told and "LA" in told
     assert Path("runs/digits/metrics.jsonl").read_bytes() == before
     assert main(["show", "runs/digits"]) == 0
     assert "finished" in capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_a_dry_run_tells_the_cost_and_writes_nothing(capsys):
 def test_methods_that_share_task_1_get_the_figures_that_they_get_alone(capsys):
     assert main(["run", *TINY, "--out", "all"]) == 0
     told = capsys.readouterr().out
-    assert "Task 1 is trained once, by finetune, and taken over by amgc and joint." in told
+    assert "Task 1 is trained once, by finetune, and reused by amgc and joint." in told
     assert sorted(path.name for path in Path("all").iterdir()) == ["accuracy.png", "amgc", "finetune", "joint", "plan.json"]
     for name in ("finetune", "amgc", "joint"):
         assert main(["run", *TINY, "--method", name, "--quiet", "--out", name]) == 0
@@ -123,7 +123,7 @@ def test_methods_that_share_task_1_get_the_figures_that_they_get_alone(capsys):
 
 def test_resuming_a_folder_of_several_runs_begins_those_that_had_not_begun(stopped, capsys):
     folder = stopped("x", [])
-    assert "Stopped; go on with: amgc resume x" in capsys.readouterr().err
+    assert "Stopped; continue with: amgc resume x" in capsys.readouterr().err
     assert not (folder / "amgc").exists()
     assert main(["show", "x"]) == 0 and "1/2" in capsys.readouterr().out
     moved = folder.rename("moved")
@@ -171,7 +171,7 @@ def test_a_method_in_a_file_is_run_and_resumed_from_another_folder(stopped, monk
 
 def test_only_the_flags_that_are_given_change_where_a_resumed_run_computes(monkeypatch):
     changed = []
-    monkeypatch.setattr(plan, "go_on", lambda plan, console, machine, quiet: changed.append(machine))
+    monkeypatch.setattr(plan, "resume_plan", lambda plan, console, machine, quiet: changed.append(machine))
     monkeypatch.setattr(plan.Plan, "read", lambda folder: None)
     for flags in ([], ["--feature-cache", "None", "--threads", "2"], ["--log"]):
         main(["resume", ".", *flags])
@@ -224,7 +224,7 @@ def test_a_plan_of_another_version_is_refused(stopped, capsys):
     [
         (OSError(errno.ENOSPC, "No space left on device", "x/checkpoint"), 1, "the disk is full"),
         (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "no permission for 'x'; change its permissions"),
-        (OSError(errno.EROFS, "Read-only file system", "x"), 1, "on a disk that cannot be written"),
+        (OSError(errno.EROFS, "Read-only file system", "x"), 1, "on a read-only disk"),
         (FileFormatError("'x' is damaged"), 1, "'x' is damaged"),
         (ImportError("timm:NAME needs the extra timm"), 1, "needs the extra timm"),
         (MemoryError(), 1, "out of memory"),

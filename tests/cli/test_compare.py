@@ -18,8 +18,8 @@ from cli.helpers import TINY, figures
 
 import amgc
 from amgc.cli import compare
-from amgc.cli.jobs.job import Job, work
-from amgc.cli.jobs.local import Local
+from amgc.cli.jobs.executors import Local
+from amgc.cli.jobs.worker import Job, work
 from amgc.cli.main import main
 from amgc.cli.progress import Quiet
 from amgc.runs.folder import RunFolder
@@ -65,7 +65,7 @@ class Here:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in job.environment.items():
                 patch.setenv(name, value)  # so that it is taken back
-            from amgc.cli.jobs.job import logged_work
+            from amgc.cli.jobs.worker import logged_work
 
             return Done(logged_work(job))
 
@@ -92,11 +92,11 @@ def run_config(folder: str) -> dict[str, object]:
 
 
 def test_the_grid_has_every_method_number_of_tasks_and_seed():
-    own, handed = compare.divide(
+    own, run_flags = compare.split_flags(
         ["amgc", "lda", "--data", "digits", "--tasks", "2", "5", "--seeds", "2", "--later.epochs", "7"]
     )
     given = compare.tyro.cli(compare.Compare, args=own)
-    cells = compare.make_cells(given, handed)
+    cells = compare.make_cells(given, run_flags)
     assert [cell.folder.as_posix() for cell in cells] == [
         f"runs/compare/digits-t{tasks}-s{seed}/{method}"
         for seed in (1993, 1994)
@@ -123,16 +123,16 @@ def test_all_is_every_method_and_data_can_be_presets():
     ("arguments", "told"),
     [
         (["--seeds", "1993"], "--seed 1993"),
-        (["--seeds", "5", "5"], "different seeds"),
+        (["--seeds", "5", "5"], "distinct seeds"),
         (["--tasks", "0"], "positive"),
-        (["--tasks", "2", "--increment", "2", "--first-classes", "2"], "--first-classes both say"),
-        (["--data", "digits", "amgc"], "methods come first, amgc compare amgc --data"),
-        (["--method", "amgc"], "methods come first"),
+        (["--tasks", "2", "--increment", "2", "--first-classes", "2"], "--first-classes both define"),
+        (["--data", "digits", "amgc"], "methods come first: amgc compare amgc --data"),
+        (["--method", "amgc"], "Methods come first"),
         (["--address", "auto"], "--on ray"),
         (["--jobs", "-1"], "negative"),
         (["--on", "slurm", "--devices", "2"], "a job is one process"),
         (["--data", "digitz"], "did you mean 'digits'"),
-        (["--data", "digits", "digits"], "two columns"),
+        (["--data", "digits", "digits"], "Two columns"),
         (["--data", "digits", "--later.epoch", "3"], "later.epoch"),
     ],
 )
@@ -211,8 +211,8 @@ def test_a_run_with_other_settings_is_refused_with_what_differs(here, capsys):
     capsys.readouterr()
     assert main(["compare", "amgc", "lda", "finetune", *DIGITS, "--later.epochs", "3"]) == 2
     told = capsys.readouterr().err
-    assert "'x/digits-t2-s1993/amgc' holds a run with other settings: later.epochs was 2 and is to be 3." in told
-    assert "So has 1 more run" in told and "another --out" in told
+    assert "'x/digits-t2-s1993/amgc' contains a run with other settings: later.epochs is 2 instead of 3." in told
+    assert "The same applies to 1 more run." in told and "another --out" in told
     assert {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()} == before
 
 
@@ -243,7 +243,7 @@ def test_two_comparisons_in_one_folder_at_the_same_time_are_refused(here, capsys
     assert here.names == []
     assert main(["run", *TINY, "--method", "amgc", "--quiet", "--out", "y"]) == 0
     assert main(["compare", "amgc", *DIGITS[:-2], "--out", "y"]) == 2
-    assert "holds what `amgc run` made" in capsys.readouterr().err
+    assert "contains a run of `amgc run`" in capsys.readouterr().err
 
 
 def test_a_dry_run_lists_the_runs_and_writes_nothing(here, capsys):
@@ -282,7 +282,7 @@ def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
         process.send_signal(number)
         told = process.communicate(timeout=60)[1]
     assert process.returncode == (130 if number == signal.SIGINT else -number)
-    assert ("Stopped; go on with the same command: amgc compare amgc finetune" in told) == (number == signal.SIGINT)
+    assert ("Stopped; continue with the same command: amgc compare amgc finetune" in told) == (number == signal.SIGINT)
     pids = [int(re.search(r"pid (\d+)", (folder / "log.txt").read_text())[1]) for folder in folders]
     while number == signal.SIGKILL and any(map(alive, pids)):  # they are told by the system, and save themselves
         assert time.monotonic() < deadline
@@ -292,7 +292,7 @@ def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
     for folder in folders:
         with RunFolder(folder).locked():
             pass
-        assert re.search(r"Stopped; go on with: amgc resume", folder.with_suffix(".log").read_text())
+        assert re.search(r"Stopped; continue with: amgc resume", folder.with_suffix(".log").read_text())
 
 
 def test_jobs_take_turns_on_the_gpus(monkeypatch):
@@ -306,7 +306,7 @@ def test_jobs_take_turns_on_the_gpus(monkeypatch):
             return self.code
 
     started: list[tuple[Process, str]] = []
-    monkeypatch.setattr("amgc.cli.jobs.local.subprocess.Popen", Process)
+    monkeypatch.setattr("amgc.cli.jobs.executors.subprocess.Popen", Process)
     place, job = Local(3, ["4", "7"]), Job("x", "log", None, ".", {})
     for _ in range(3):
         place.submit(job)

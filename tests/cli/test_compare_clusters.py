@@ -16,7 +16,7 @@ from cli.helpers import TINY, figures
 
 import amgc
 from amgc.cli import compare
-from amgc.cli.jobs.on_slurm import OnSlurm
+from amgc.cli.jobs.executors import OnSlurm
 from amgc.cli.main import main
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1"]
@@ -63,7 +63,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
         wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=180)
-    assert process.returncode == 130 and "go on with the same command: amgc compare amgc" in told, told
+    assert process.returncode == 130 and "continue with the same command: amgc compare amgc" in told, told
     assert len(figures(PLACE / "finetune")) == 1
     with on_ray(*arguments) as process:
         out, told = process.communicate(timeout=600)
@@ -109,4 +109,4 @@ def test_slurm_where_there_is_none_is_told(monkeypatch, capsys):
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
     monkeypatch.setenv("PATH", "")
     assert main(["compare", "amgc", *DIGITS, "--on", "slurm"]) == 2
-    assert "there is no Slurm here" in capsys.readouterr().err
+    assert "There is no Slurm here" in capsys.readouterr().err

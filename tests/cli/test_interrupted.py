@@ -45,7 +45,7 @@ def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
         assert process.returncode == -signal.SIGKILL
     else:
         assert process.returncode == 130
-        assert told == "amgc: stopping …; the same again ends it at once.\nStopped; go on with: amgc resume x\n"
+        assert told == "amgc: stopping …; the same signal again ends it immediately.\nStopped; continue with: amgc resume x\n"
     assert len(figures("x")) == 1
     assert main(["resume", "x", "--quiet", "--checkpoint-minutes", "5"]) == 0
     assert figures("x") == figures(whole)

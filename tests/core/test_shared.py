@@ -201,7 +201,7 @@ def test_the_closed_form_is_that_of_the_general_solver(small):
 def test_more_features_than_samples_need_a_loading_which_is_found_or_said(small):
     features, labels = _data(24, 40)
     statistics = ClassStatistics(40, "shared").update(features, labels)
-    with pytest.warns(UserWarning, match="too near to singular for float32: every variance was raised"):
+    with pytest.warns(UserWarning, match="nearly singular in float32: every variance was increased"):
         head = solve_head(statistics, margin=0.0)
     assert torch.isfinite(head.weight).all()
     with warnings.catch_warnings():

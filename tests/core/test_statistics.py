@@ -16,6 +16,7 @@ from reference import assert_close, few, many
 from amgc import tensor_files
 from amgc.core.covariance import Covariances, LowRank, enlarge
 from amgc.core.losses import distribution_loss
+from amgc.core.spread import Spread
 from amgc.core.statistics import KIND, ClassStatistics
 from amgc.files import FileFormatError
 
@@ -670,8 +671,8 @@ def test_an_update_that_is_interrupted_changes_nothing(form, monkeypatch):
             raise KeyboardInterrupt
         return merged(self, *arguments)
 
-    merged = ClassStatistics._merged
-    monkeypatch.setattr(ClassStatistics, "_merged", interrupted)
+    merged = Spread.merged
+    monkeypatch.setattr(Spread, "merged", interrupted)
     with pytest.raises(KeyboardInterrupt):
         statistics.update(rng.normal(size=(8, 3)), [0, 1, 2, 3] * 2)
     assert statistics.classes == [0, 1, 2]

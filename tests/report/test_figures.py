@@ -11,9 +11,9 @@ from report.markup import Node, parse
 
 from amgc.report.charts import Heat, Line, cell_geometry, heat_map, line_chart
 from amgc.report.groups import Spread
-from amgc.report.sections.plane import Panel, ellipse, plane_panels
+from amgc.report.sections.plane import draw_planes, ellipse
 from amgc.report.svg import marker, swatch
-from amgc.runs.observed import Gaussian
+from amgc.runs.observed import Gaussian, Plane
 
 LINES = [
     Line("steady", 0, [2, 4, 10], [Spread(0.9, None, 1), Spread(0.8, None, 1), Spread(0.75, None, 1)]),
@@ -78,11 +78,13 @@ def test_an_ellipse_has_the_axes_of_the_covariance() -> None:
 
 def test_panels_share_their_axes_and_show_what_is_remembered() -> None:
     enlarged = Gaussian((0.0, 0.0), ((1.0, 0.0), (0.0, 4.0)), ((2.0, 0.0), (0.0, 8.0)))
-    panels = [
-        Panel("after task 1", (((0.0, 0.0), (1.0, 1.0)), ((5.0, 0.0),)), (enlarged, None)),
-        Panel("after task 2", (((10.0, 0.0),), ((5.0, 0.0),)), (enlarged, None)),
+    planes = [
+        (0, Plane((0, 1), (((0.0, 0.0), (1.0, 1.0)), ((5.0, 0.0),)), (enlarged, None))),
+        (1, Plane((0, 1), (((10.0, 0.0),), ((5.0, 0.0),)), (enlarged, None))),
     ]
-    drawings = [parse(svg) for _, svg in plane_panels("p", ("cat", "dog"), panels)]
+    titles, figures = zip(*draw_planes("p", ("cat", "dog"), planes), strict=True)
+    assert titles == ("after task 1", "after task 2")
+    drawings = [parse(figure) for figure in figures]
     one, two = drawings
     assert one.one("svg").attributes["viewbox"] == two.one("svg").attributes["viewbox"]
     same = [drawing.all("path", class_="p1")[0].attributes["d"] for drawing in drawings]
@@ -98,7 +100,7 @@ def test_panels_share_their_axes_and_show_what_is_remembered() -> None:
 
 def test_a_single_far_point_does_not_squeeze_the_others() -> None:
     crowd = tuple((float(x) / 100, 0.0) for x in range(1000))
-    (_, svg), = plane_panels("p", ("cat", "dog"), [Panel("after task 1", (crowd, ((1e6, 0.0),)), (None, None))])  # fmt: skip
+    (_, svg), = draw_planes("p", ("cat", "dog"), [(0, Plane((0, 1), (crowd, ((1e6, 0.0),)), (None, None)))])  # fmt: skip
     places = [float(x) for x in re.findall(r"M(-?[\d.]+) ", parse(svg).all("path", class_="p0")[0].attributes["d"])]
     assert max(places) - min(places) > 200
     assert float(parse(svg).one("svg").attributes["height"]) == 150  # not flatter than 0.6, though all lie on a line

@@ -129,7 +129,7 @@ def test_no_runs_are_an_error() -> None:
 
 def test_details_hold_settings_matrix_classes_time_and_memory(write_run: WriteRun) -> None:
     text = shown(details(load_run(write_run("amgc", [2, 1], [[90], [70, 80]], names=["cat", "dog", "hen"]))))
-    assert row(text, "hyper") == ["hyper", "margin", "0.4"]
+    assert row(text, "hyper") == ["hyper.margin", "0.4"]
     assert " ".join(row(text, "tasks")) == "tasks 3 classes in 2 tasks (2 + 1)"
     assert "23 s (train 20 s, remember 1.0 s, evaluate 2.0 s)" in text
     assert "1.0 kB per class, 3.1 kB in total" in text

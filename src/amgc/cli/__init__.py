@@ -1,1 +1,1 @@
-"""The command line: one file per command. Nothing on the way to a help text, a list or a table imports torch."""
+"""The command line, one file per command. Help texts, lists and tables do not import torch."""

@@ -21,127 +21,131 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from amgc.cli.flags import Parsed
-    from amgc.cli.jobs.cells import Cell
-    from amgc.cli.jobs.job import Executor
+    from amgc.cli.jobs.executors import Executor
+    from amgc.cli.jobs.grid import Cell
     from amgc.cli.jobs.schedule import Work
     from amgc.engine.config import Config
 
-MOST_SEEDS = 100
-MOST_JOBS = 4  # unless more are asked for: each needs the memory of a run
+MAX_SEEDS = 100
+MAX_JOBS = 4  # by default, because each job needs the memory of a run
 
-ABOUT = """Methods side by side: a run for each method, data set, number of tasks and seed; METHODs come first. Finished runs
-are reused and stopped ones go on: the same command again does what is missing. Every other flag is one of `amgc run`, for all
-runs, as --later.epochs 5 or --features resnet18."""
+DESCRIPTION = """Compare methods: one run for each method, data set, number of tasks and seed. METHODs come first. Finished runs
+are reused and stopped ones are resumed, so the same command again runs what is missing. All other flags are those of `amgc run`
+and apply to all runs, such as --later.epochs 5 or --features resnet18."""
 
 
-def told(text: str, metavar: str | None = None, default: str | None = None) -> Any:
-    """A flag's help."""
+def flag(text: str, metavar: str | None = None, default: str | None = None) -> Any:
+    """Declare the help of a flag."""
     return arg(help=text, metavar=metavar, help_behavior_hint=None if default is None else f"(default: {default})")
 
 
 @dataclass(frozen=True)
 class Compare:
-    """What is to be compared, and where."""
+    """What to compare, and where to run it."""
 
-    methods: Annotated[Positional[tuple[str, ...]], told("names, or .py files", "[METHOD …]", "the preset's")] = ()
-    all: Annotated[bool, told("every method that `amgc list methods` names")] = False
-    data: Annotated[tuple[str, ...], told("data sources, presets or .toml files, as for `amgc run`", "NAME …", "digits")] = ()
-    preset: Annotated[str | None, told("settings for all data", "PRESET", "a preset that is named as data")] = None
-    tasks: Annotated[tuple[int, ...], told("numbers of tasks", "T …", "the preset's")] = ()
-    seeds: Annotated[tuple[int, ...], told("how many, from 1993 or --seed on; or several seeds", "N | SEED SEED …", "1")] = (1,)
-    out: Annotated[str, told("where the runs go, or are", "FOLDER")] = "runs/compare"
-    jobs: Annotated[int, told("runs at a time; 0: one per core and at most 4, or one per GPU; on a cluster all")] = 0
-    on: Annotated[Literal["local", "ray", "slurm"], told("this machine, or a cluster whose nodes share their files")] = "local"
-    address: Annotated[str | None, told("of a Ray cluster", "ADDRESS", "$RAY_ADDRESS, else one is started here")] = None
-    cpus: Annotated[int, told("cores of a job on a cluster")] = 1
-    gpus: Annotated[int, told("GPUs of a job on a cluster")] = 0
-    partition: Annotated[str | None, told("of Slurm", "NAME", "Slurm's own")] = None
-    minutes: Annotated[int, told("that Slurm gives a job; one that needs more goes on in the next")] = 240
-    dry_run: Annotated[bool, told("list the runs, measure what is missing, and write nothing")] = False
+    methods: Annotated[Positional[tuple[str, ...]], flag("names, or .py files", "[METHOD …]", "the preset's")] = ()
+    all: Annotated[bool, flag("all methods that `amgc list methods` lists")] = False
+    data: Annotated[tuple[str, ...], flag("data sources, presets or .toml files, as for `amgc run`", "NAME …", "digits")] = ()
+    preset: Annotated[str | None, flag("settings for all data", "PRESET", "a preset that is given as data")] = None
+    tasks: Annotated[tuple[int, ...], flag("numbers of tasks", "T …", "the preset's")] = ()
+    seeds: Annotated[
+        tuple[int, ...], flag("number of seeds, from 1993 or --seed; or several seeds", "N | SEED SEED …", "1")
+    ] = (1,)
+    out: Annotated[str, flag("folder of the runs", "FOLDER")] = "runs/compare"
+    jobs: Annotated[int, flag("runs at a time; 0: one per core and at most 4, or one per GPU; on a cluster all")] = 0
+    on: Annotated[Literal["local", "ray", "slurm"], flag("this machine, or a cluster whose nodes share the files")] = "local"
+    address: Annotated[
+        str | None, flag("address of a Ray cluster", "ADDRESS", "$RAY_ADDRESS, otherwise a local one is started")
+    ] = None
+    cpus: Annotated[int, flag("cores per job on a cluster")] = 1
+    gpus: Annotated[int, flag("GPUs per job on a cluster")] = 0
+    partition: Annotated[str | None, flag("Slurm partition", "NAME", "Slurm's default")] = None
+    minutes: Annotated[int, flag("time limit of a Slurm job; a run that needs more continues in another job")] = 240
+    dry_run: Annotated[bool, flag("list the runs and estimate the time of missing ones; writes nothing")] = False
 
 
 def main(arguments: Sequence[str]) -> int:
     check_text(arguments)
-    own, handed = divide(arguments)
-    given = tyro.cli(Compare, args=own, prog="amgc compare", description=ABOUT)
-    check(given, handed)
+    own, run_flags = split_flags(arguments)
+    given = tyro.cli(Compare, args=own, prog="amgc compare", description=DESCRIPTION)
+    check(given, run_flags)
     folder = Path(given.out)
-    cells = make_cells(given, handed)
+    cells = make_cells(given, run_flags)
 
-    from amgc.cli.jobs import cells as there
+    from amgc.cli.jobs import grid
     from amgc.cli.jobs.schedule import Work
 
-    there.check(cells)
+    grid.check(cells)
     if given.on != "local" and any(cell.config.machine.devices > 1 for cell in cells):
-        raise UsageError(f"on {given.on} a job is one process; --devices is for runs on this machine.")
+        raise UsageError(f"On {given.on} a job is one process; --devices is for runs on this machine.")
     works = [Work.of(cell) for cell in cells]
     if given.dry_run:
-        from amgc.cli.jobs.costs import tell_costs
+        from amgc.cli.jobs.board import print_costs
 
-        tell_costs(works, *room(given))
+        print_costs(works, *local_resources(given))
         return 0
     return carry_out(given, folder, works, ["compare", *arguments])
 
 
-def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags of `compare` with their values, and all others, which are those of `amgc run`.
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the flags of `amgc compare` from all others, which are those of `amgc run`.
 
-    >>> divide(["amgc", "lda", "--seeds", "3", "--later.epochs", "5", "--tasks=5"])
+    >>> split_flags(["amgc", "lda", "--seeds", "3", "--later.epochs", "5", "--tasks=5"])
     (['amgc', 'lda', '--seeds', '3', '--tasks=5'], ['--later.epochs', '5'])
     """
     known = {"-h", "--help", *(f"--{name.replace('_', '-')}" for name in Compare.__dataclass_fields__ if name != "methods")}
     own: list[str] = []
-    handed: list[str] = []
+    others: list[str] = []
     current = own
     for argument in arguments:
         if re.match(r"--?[a-zA-Z]", argument):
             name = argument.partition("=")[0].replace("_", "-")
-            current = own if name in known else handed
+            current = own if name in known else others
         current.append(argument)
-    return own, handed
+    return own, others
 
 
-def check(given: Compare, handed: Sequence[str]) -> None:
-    """What can be seen to be wrong before anything is looked up."""
+def check(given: Compare, run_flags: Sequence[str]) -> None:
+    """Raise UsageError for flags that contradict each other."""
     from amgc.cli.presets import names
     from amgc.methods.registry import methods
 
-    flags = {argument.partition("=")[0].replace("_", "-") for argument in handed}
+    flags = {argument.partition("=")[0].replace("_", "-") for argument in run_flags}
     if "--method" in flags:
-        raise UsageError("methods come first, and without --method: amgc compare METHOD …")
+        raise UsageError("Methods come first and without --method: amgc compare METHOD …")
     if given.tasks and (other := flags & {"--sizes", "--first-classes", "--increment"}):
-        raise UsageError(f"--tasks and {min(other)} both say how to split the classes; give one of them.")
+        raise UsageError(f"--tasks and {min(other)} both define the tasks; use only one of them.")
     for name in given.data:
-        if name in methods() or name.endswith(".py"):
-            raise UsageError(f"{name!r} is a method: methods come first, amgc compare {name} --data …")
+        if name in methods():
+            raise UsageError(f"{name!r} is a method; methods come first: amgc compare {name} --data …")
     for name in given.methods:
         if name in names() and name not in methods():
-            raise UsageError(f"{name!r} is a preset: amgc compare METHOD … --data {name}")
+            raise UsageError(f"{name!r} is a preset; use it as data: amgc compare METHOD … --data {name}")
     if min(given.jobs, given.gpus) < 0 or min(given.cpus, given.minutes) < 1:
         raise UsageError("--jobs and --gpus must not be negative; --cpus and --minutes must be at least 1.")
     if any(count < 1 for count in given.tasks) or len(set(given.tasks)) < len(given.tasks):
-        raise UsageError(f"--tasks takes different positive numbers, not {' '.join(map(str, given.tasks))}.")
+        raise UsageError(f"--tasks takes distinct positive numbers, not {' '.join(map(str, given.tasks))}.")
     if given.address and given.on != "ray":
-        raise UsageError("--address is a Ray cluster's; say --on ray, too.")
+        raise UsageError("--address is the address of a Ray cluster; add --on ray.")
     folder = Path(given.out)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out {given.out!r} is a file; name a folder.")
+        raise UsageError(f"--out {given.out!r} is a file; specify a folder.")
     if any((folder / name).exists() for name in (PLAN, RUN)):
-        raise UsageError(f"{given.out!r} holds what `amgc run` made; choose another --out.")
+        raise UsageError(f"{given.out!r} contains a run of `amgc run`; choose another --out.")
 
 
-def parse_column(arguments: Sequence[str], tasks: int | None, handed: Sequence[str]) -> Parsed:
-    """Return the configs of one data set and number of tasks, from the flags of `amgc run` in `handed`."""
+def parse_column(arguments: Sequence[str], tasks: int | None, run_flags: Sequence[str]) -> Parsed:
+    """Return the configs of one data set and number of tasks, from the flags of `amgc run`."""
     from amgc.cli.flags import parse
 
-    return parse([*arguments, *([] if tasks is None else ["--tasks", str(tasks)]), *handed])
+    return parse([*arguments, *([] if tasks is None else ["--tasks", str(tasks)]), *run_flags])
 
 
 def make_cells(
-    given: Compare, handed: Any, column: Callable[[Sequence[str], int | None, Any], Parsed] = parse_column
+    given: Compare, run_flags: Any, column: Callable[[Sequence[str], int | None, Any], Parsed] = parse_column
 ) -> list[Cell]:
-    """Return the grid, the first seed of everything first. `column` makes the configs of a data set and number of tasks."""
-    from amgc.cli.jobs.cells import Cell
+    """Return the runs of the grid, those of the first seed first. `column` makes the configs of a data set and task count."""
+    from amgc.cli.jobs.grid import Cell
     from amgc.cli.run import paper
     from amgc.methods.registry import methods
 
@@ -152,10 +156,11 @@ def make_cells(
         first = [] if given.preset is None and data is None else [given.preset or str(data)]
         first += ["--data", data] if given.preset is not None and data is not None else []
         for tasks in given.tasks or (None,):
-            one = column([*first, *chosen], tasks, handed)
-            name = column_name(given, one.choice.preset.name, one.choice.data), tasks_name(next(iter(one.configs.values())))
+            one = column([*first, *chosen], tasks, run_flags)
+            names = column_name(given, one.choice.preset.name, one.choice.data.name)
+            name = names, tasks_name(next(iter(one.configs.values())))
             if name in parsed:
-                raise UsageError(f"two columns of the grid would have the name {name[0]}, T = {name[1]}.")
+                raise UsageError(f"Two columns of the grid have the same name: {name[0]}, T = {name[1]}.")
             parsed[name] = one
     base = {config.seed for one in parsed.values() for config in one.configs.values()}
     return [
@@ -175,25 +180,25 @@ def make_cells(
 
 
 def seeds(given: Sequence[int], base: int) -> Sequence[int]:
-    """Several are themselves; one is a number of them.
+    """Return the seeds: several values are the seeds themselves, a single value is their number.
 
     >>> list(seeds([3], 1993)), list(seeds([7, 5], 1993))
     ([1993, 1994, 1995], [7, 5])
     """
     if len(given) == 1:
-        if not 1 <= given[0] <= MOST_SEEDS:
+        if not 1 <= given[0] <= MAX_SEEDS:
             raise UsageError(
-                f"--seeds {given[0]} asks for {given[0]} seeds, of at most {MOST_SEEDS}; the one seed {given[0]} is "
+                f"--seeds {given[0]} means {given[0]} seeds, but at most {MAX_SEEDS} are allowed. For a single seed, use "
                 f"--seed {given[0]}."
             )
         return range(base, base + given[0])
     if len(set(given)) < max(1, len(given)):
-        raise UsageError(f"--seeds takes a number, or different seeds; not {' '.join(map(str, given))}.")
+        raise UsageError(f"--seeds takes a number or distinct seeds, not {' '.join(map(str, given))}.")
     return given
 
 
 def column_name(given: Compare, preset: str, data: str) -> str:
-    """The preset's name, unless the data were named beside it; fit for a folder."""
+    """Return the name of the preset or the data, as a valid folder name."""
     from amgc.cli.choice import short_name
 
     name = preset if preset and not (given.preset is not None and given.data) else short_name(data)
@@ -201,6 +206,7 @@ def column_name(given: Compare, preset: str, data: str) -> str:
 
 
 def tasks_name(config: Config) -> str:
+    """Return the number of tasks, or first classes and increment."""
     if config.sizes is not None:
         return str(len(config.sizes))
     if config.tasks is not None or config.first_classes is None:
@@ -208,15 +214,15 @@ def tasks_name(config: Config) -> str:
     return f"{config.first_classes}+{config.increment}"
 
 
-def room(given: Compare) -> tuple[int, int]:
-    """Jobs at a time on this machine, and threads of each."""
+def local_resources(given: Compare) -> tuple[int, int]:
+    """Return the number of jobs at a time on this machine and the threads of each."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = given.jobs or len(visible_gpus()) or min(cores, MOST_JOBS)
+    jobs = given.jobs or len(visible_gpus()) or min(cores, MAX_JOBS)
     return jobs, max(1, cores // jobs)
 
 
 def visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES has to be for each of the GPUs."""
+    """Return the value of CUDA_VISIBLE_DEVICES for each GPU."""
     import torch
 
     count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -224,28 +230,24 @@ def visible_gpus() -> list[str]:
 
 
 def make_executor(given: Compare, folder: Path) -> tuple[Executor, int]:
-    """Where the jobs run, and how many threads each has."""
-    if given.on == "ray":
-        from amgc.cli.jobs.on_ray import OnRay
+    """Return the executor and the threads of each job."""
+    from amgc.cli.jobs.executors import Local, OnRay, OnSlurm
 
+    if given.on == "ray":
         return OnRay(given.address, given.jobs or None, given.cpus, given.gpus), given.cpus
     if given.on == "slurm":
-        from amgc.cli.jobs.on_slurm import OnSlurm
-
         return OnSlurm(folder, given.jobs or None, given.cpus, given.gpus, given.partition, given.minutes), given.cpus
-    from amgc.cli.jobs.local import Local
-
-    jobs, threads = room(given)
+    jobs, threads = local_resources(given)
     return Local(jobs, visible_gpus()), threads
 
 
 def carry_out(
     given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str], screen: Console | None = None
 ) -> int:
-    """Run what is missing, and show all on `screen`, by default the terminal."""
+    """Run what is missing and print the results of all runs on `screen`, by default the terminal."""
     from amgc.cli.jobs import schedule
     from amgc.cli.jobs.board import Board, results
-    from amgc.cli.jobs.cells import Grid
+    from amgc.cli.jobs.grid import Grid
     from amgc.cli.progress import Quiet, console, stoppable
     from amgc.runs.folder import RunFolder
 
@@ -267,10 +269,10 @@ def carry_out(
         grid.write({one.cell: one.reason for one in failed})
     screen.print()
     screen.print(results(works))
-    screen.print(f"\nRuns: {folder}\nSee them again: amgc show {folder}", highlight=False, markup=False, soft_wrap=True)
+    screen.print(f"\nRuns: {folder}\nShow the table again: amgc show {folder}", highlight=False, markup=False, soft_wrap=True)
     for one in failed:
         print(f"failed: {one.cell}: {one.reason}\n        log: {one.cell.log}", file=sys.stderr, flush=True)
     if watch.stop:
-        print(f"Stopped; go on with the same command: {shlex.join(['amgc', *command])}", file=sys.stderr, flush=True)
+        print(f"Stopped; continue with the same command: {shlex.join(['amgc', *command])}", file=sys.stderr, flush=True)
         return STOPPED
     return FAILED if failed else 0

@@ -1,4 +1,4 @@
-"""What goes wrong because of the input or the machine is one line on stderr; a bug keeps its traceback."""
+"""Report errors of the user's input or of the machine as one line on stderr. Bugs keep their traceback."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from amgc.text import byte_size
 
 FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
 PARENT = os.getppid()
-# By name, because the modules that define them may need torch, and a help text must not.
+# By name, because the modules that define them may import torch.
 DAMAGED = {"FileFormatError", "RunError", "CorruptImageError"}
 WORKING = {"TrainingError", "OutOfMemoryError", "ModelBusyError"}
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
 class UsageError(ValueError):
-    """The command line asks for something that does not exist or does not fit together."""
+    """An argument names something that does not exist, or arguments contradict each other."""
 
 
 @dataclass
 class Outcome:
-    """How a command ended."""
+    """The exit code of a command."""
 
     code: int = 0
 
 
 def check_text(arguments: Sequence[str]) -> None:
-    """A run's files hold the command that it was started with."""
+    """Raise UsageError for arguments that are not UTF-8, because run.json stores the command."""
     from amgc.data.registry import is_text
 
     for argument in arguments:
         if not is_text(argument):
-            raise UsageError(f"{argument!r} is not UTF-8, so a run's files cannot hold it; choose or make another name.")
+            raise UsageError(f"{argument!r} is not UTF-8, so run.json cannot store it; use another name.")
 
 
 @contextmanager
 def reported() -> Iterator[Outcome]:
-    """Turn what the user can do something about into a message and an exit code."""
+    """Turn errors that the user can fix into a message and an exit code."""
     outcome = Outcome()
     try:
         yield outcome
-    except SystemExit as leaving:  # tyro has printed a help text, or what is wrong with the flags
+    except SystemExit as leaving:  # tyro has printed a help text or an error
         outcome.code = leaving.code if isinstance(leaving.code, int) else WRONG_INPUT if leaving.code else 0
     except KeyboardInterrupt:
         outcome.code = STOPPED
-        say("stopped at once.")
+        say("interrupted.")
     except BrokenPipeError:  # `amgc show … | head`
         outcome.code = FAILED
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -62,26 +62,26 @@ def reported() -> Iterator[Outcome]:
         if code is None and is_first_process():
             raise
         outcome.code = code or FAILED
-        if os.environ.get("AMGC_DEBUG") or (not is_first_process() and _alone()):
+        if os.environ.get("AMGC_DEBUG") or (not is_first_process() and _failed_first()):
             traceback.print_exc()
         else:
             say(f"error: {message(error)}")
 
 
 def say(text: str) -> None:
-    """A line on stderr, from the first process."""
+    """Print a line to stderr, in the first process only."""
     if is_first_process():
         print(f"amgc: {text}", file=sys.stderr, flush=True)
 
 
-def _alone() -> bool:
-    """Whether this helping process failed by itself. When the first one ends, it only loses its connection."""
+def _failed_first() -> bool:
+    """Return whether this process failed on its own, not because the first process ended and closed the connection."""
     time.sleep(3)
-    return os.getppid() == PARENT and "TORCHELASTIC_RUN_ID" not in os.environ  # torchrun reports what failed first
+    return os.getppid() == PARENT and "TORCHELASTIC_RUN_ID" not in os.environ  # torchrun reports the first failure
 
 
 def exit_code(error: Exception) -> int | None:
-    """1 or 2 for what is told as one message, None for a bug."""
+    """Return 1 or 2 for an error that is reported as a message, None for a bug."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & (DAMAGED | WORKING) or isinstance(error, ImportError | MemoryError):
         return FAILED
@@ -91,25 +91,25 @@ def exit_code(error: Exception) -> int | None:
 
 
 def message(error: Exception) -> str:
-    """The error for people, with advice where the system's own words have none."""
+    """Return the message of an error, with advice for errors of the system."""
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return (
-            f"the disk is full{_place(error)}. Make room, then go on: with `amgc resume` if this was a run, of which no "
-            "finished task is lost, else with the same command, as nothing has changed."
+            f"the disk is full{_place(error)}. Free some space, then continue: a run with `amgc resume`, which keeps all "
+            "finished tasks; any other command by repeating it, because it has changed nothing."
         )
     if isinstance(error, PermissionError):
-        return f"no permission for {error.filename!r}; change its permissions, or choose another folder."
+        return f"no permission for {error.filename!r}; change its permissions or choose another folder."
     if isinstance(error, OSError) and error.errno == errno.EROFS:
-        return f"{error.filename!r} is on a disk that cannot be written; choose another folder."
+        return f"{error.filename!r} is on a read-only disk; choose another folder."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
     if isinstance(error, MemoryError) or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}:
-        return f"out of memory ({error}); a run needs less with a smaller --first.batch-size and --later.batch-size."
+        return f"out of memory ({error}); smaller --first.batch-size and --later.batch-size need less."
     return str(error) or type(error).__name__
 
 
 def _place(error: OSError) -> str:
-    """Where, and how much space is left there."""
+    """Return the folder and its free space."""
     if not error.filename:
         return ""
     try:

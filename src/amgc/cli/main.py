@@ -1,4 +1,4 @@
-"""`amgc COMMAND …`. Each command is a file with `main(arguments) -> exit code`, imported when it is called."""
+"""`amgc COMMAND …`. Each command is a module with `main(arguments) -> exit code`, which is imported when it is called."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import amgc
 from amgc.cli.errors import WRONG_INPUT, reported
 
 COMMANDS = {
-    "run": "train methods on a stream of tasks and show their accuracies; without arguments: handwritten digits",
-    "resume": "go on with a run that was stopped, or that a crash ended",
-    "compare": "methods side by side: a grid of runs on this machine, Ray or Slurm; finished ones are reused",
-    "show": "accuracies of runs, finished or still going",
-    "table": "the paper's Table 1, 2 or 3 with runs of yours in it, as text, Markdown, LaTeX or CSV",
-    "report": "runs as one HTML page: tables, figures and every setting; no network needed",
-    "learn": "own pictures: teach a model classes from folders; makes the model at the first call",
-    "predict": "own pictures: what a model takes them for",
-    "forget": "own pictures: make a model forget a class",
-    "merge": "own pictures: one model from several that were taught at different places",
-    "info": "own pictures: what a model knows, what it keeps and what not",
-    "evaluate": "own pictures: accuracy, confusion and calibration of a model",
-    "export": "own pictures: a model as one ONNX file, for programs without amgc",
-    "model": "own pictures: a model from a finished run",
-    "serve": "own pictures: a page to teach a model in, and an HTTP interface",
+    "run": "train methods on a sequence of tasks and print accuracies; without arguments: handwritten digits",
+    "resume": "continue a run that was stopped or that crashed",
+    "compare": "compare methods: a grid of runs on this machine, Ray or Slurm; finished runs are reused",
+    "show": "print the accuracies of runs, finished or not",
+    "table": "the paper's Table 1, 2 or 3 with your runs in it, as text, Markdown, LaTeX or CSV",
+    "report": "write runs as one HTML page with tables, figures and all settings; needs no network",
+    "learn": "own images: learn classes from folders of images; the first call creates the model",
+    "predict": "own images: predict the classes of images",
+    "forget": "own images: make a model forget a class",
+    "merge": "own images: merge models that learned at different places into one",
+    "info": "own images: classes, stored statistics and what is never stored",
+    "evaluate": "own images: accuracy, confusion and calibration of a model",
+    "export": "own images: export a model as one ONNX file, for programs without amgc",
+    "model": "own images: create a model from a finished run",
+    "serve": "own images: serve a web page to teach a model, and an HTTP API",
     "list": "methods, data sets, feature extractors and presets, by name",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code: 0, 1 (it failed), 2 (wrong input) or 130 (stopped by the user)."""
-    # Threads that wait asleep: on a machine that is busy otherwise, spinning ones cost ten to a hundred times the run.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
+    """Run a command. Returns its exit code: 0, 1 (failed), 2 (wrong input) or 130 (stopped by the user)."""
+    # Let waiting threads sleep: on a busy machine, spinning threads make a run ten to a hundred times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch reads it when it is imported
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         print(overview())
@@ -54,16 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def overview() -> str:
-    """What `amgc --help` prints."""
+    """Return the text of `amgc --help`."""
     lines = [f"  {name:<8} {text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
             "usage: amgc COMMAND …",
             "",
-            "Teach a classifier new classes, task after task, without keeping old images.",
+            "Train a classifier on new classes, task after task, without storing old images.",
             "",
             *lines,
             "",
-            "`amgc COMMAND --help` says more. Try `amgc run`: it takes less than a minute and needs no download.",
+            "`amgc COMMAND --help` lists its flags. Try `amgc run`: it takes less than a minute and needs no download.",
         ]
     )

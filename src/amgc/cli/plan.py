@@ -1,6 +1,6 @@
-"""What a command runs: one method in a folder, or several in sub-folders that share the training of task 1.
+"""The runs of a command: one method in a folder, or several in subfolders that share the training of task 1.
 
-FOLDER/plan.json keeps it, so that `amgc resume` knows what is still to come.
+FOLDER/plan.json stores them, so that `amgc resume` can continue.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.cli.ending import show_ending
 from amgc.cli.errors import STOPPED
 from amgc.cli.progress import Quiet, Shown, stoppable
+from amgc.cli.show import show_summary
 from amgc.engine.config import Config, absolute_path, read_config
 from amgc.files import FileFormatError, write_json
 from amgc.methods.registry import find
@@ -32,7 +32,7 @@ VERSION = 1  # of plan.json
 
 @dataclass(frozen=True)
 class Plan:
-    """Configs by the methods' names; `takers` take task 1's training from `giver`."""
+    """Configs by method name. The methods `takers` reuse the training of task 1 of the method `giver`."""
 
     folder: Path
     configs: dict[str, Config]
@@ -41,11 +41,11 @@ class Plan:
     takers: tuple[str, ...] = ()
 
     def place(self, name: str) -> Path:
-        """The run folder of a method."""
+        """Return the run folder of a method."""
         return self.folder if len(self.configs) == 1 else self.folder / name
 
     def started(self, name: str) -> Config:
-        """A method's config, with where it takes task 1's training from."""
+        """Return the config of a method, with the folder from which it reuses the training of task 1."""
         config = self.configs[name]
         if name not in self.takers or self.giver is None:
             return config
@@ -54,12 +54,11 @@ class Plan:
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         content: dict[str, Any] = {"version": VERSION, "paper": self.paper, "giver": self.giver, "takers": self.takers}
-        content["runs"] = {name: config.to_json() for name, config in self.configs.items()}
-        write_json(self.folder / PLAN, content)
+        write_json(self.folder / PLAN, content | {"runs": {name: config.to_json() for name, config in self.configs.items()}})
 
     @classmethod
     def read(cls, folder: Path) -> Plan:
-        """The plan of a folder; that of a run made without one is the run itself."""
+        """Read the plan of a folder; a run without a plan is its own plan."""
         path = folder / PLAN
         if not path.is_file():
             config = read_config(folder, {})
@@ -71,11 +70,11 @@ class Plan:
             configs = {name: Config.from_json(values) for name, values in content["runs"].items()}
             return cls(folder, configs, content["paper"], content["giver"], tuple(content["takers"]))
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise FileFormatError(f"{str(path)!r} is damaged, or not a plan ({error!r}).") from error
+            raise FileFormatError(f"{str(path)!r} is damaged or not a plan ({error!r}).") from error
 
 
 def shared(plan: Plan) -> Plan:
-    """The plan with task 1 trained once, where all that decides it is the same."""
+    """Return the plan in which methods with the same training of task 1 share it."""
     from amgc.engine.from_config import first_task_key
 
     able = {name: config for name, config in plan.configs.items() if find(config.method).kind.common_start}
@@ -93,17 +92,17 @@ def shared(plan: Plan) -> Plan:
     return replace(plan, giver=giver if takers else None, takers=tuple(takers))
 
 
-def carry_out(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool = False) -> int:
-    """All runs of a new plan, then what came out."""
+def run_plan(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool = False) -> int:
+    """Execute all runs of a new plan and print the summary. Returns the exit code."""
     from amgc.engine.run import run
 
     shown = Quiet() if (quiet and not dry_run) or not is_first_process() else Shown(console)
     plan = shared(plan)
     with stoppable(shown):
-        return _told(plan, console, lambda: _all(plan, shown, quiet and not dry_run, dry_run, run))
+        return _finish(plan, console, lambda: _run_all(plan, shown, quiet and not dry_run, dry_run, run))
 
 
-def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
+def _run_all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
     dataset = survey_data(plan, shown) if dry_run else load_data(plan, shown, quiet)
     if len(plan.configs) > 1:
         if not quiet:
@@ -123,18 +122,20 @@ def _all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[...
     return True
 
 
-def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False, ending: bool = True) -> int:
-    """The runs of a plan that are not finished, from where they are; then, unless `ending` is false, what came out."""
+def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False, summary: bool = True) -> int:
+    """Continue the unfinished runs of a plan with changed machine settings, and print the summary. Returns the exit code."""
     from amgc.engine.run import resume, run
 
     shown = Quiet() if quiet or not is_first_process() else Shown(console)
-    begun = {name for name in plan.configs if RunFolder(plan.place(name)).exists}  # now: several processes must agree
+    begun = {
+        name for name in plan.configs if RunFolder(plan.place(name)).exists
+    }  # before any run starts, so that all processes see the same
     unfinished = [name for name in plan.configs if name not in begun or not is_finished(plan.place(name))]
 
     def work() -> bool:
         if not unfinished:
-            shown.tell(f"{plan.folder} is finished already.")
-            return ending
+            shown.tell(f"{plan.folder} is already finished.")
+            return summary
         dataset = load_data(plan, shown, quiet)
         for name in unfinished:
             shown.begin_method(name)
@@ -144,14 +145,14 @@ def go_on(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool 
                 resume(plan.place(name), shown, dataset, **(moved | machine))
             else:
                 run(replace(config, machine=replace(config.machine, **machine)), plan.place(name), shown, dataset)
-        return ending
+        return summary
 
     with stoppable(shown):
-        return _told(plan, console, work)
+        return _finish(plan, console, work)
 
 
 def is_finished(folder: Path) -> bool:
-    """A run that cannot be read is not: to go on with it writes its metrics anew, from the checkpoint, or says why not."""
+    """Return whether a run is finished. A damaged run is not: resuming it rewrites its metrics or reports the error."""
     from amgc.report import RunError, load_run
 
     try:
@@ -160,11 +161,11 @@ def is_finished(folder: Path) -> bool:
         return False
 
 
-def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
-    """Do the work and show what came out, or how to go on with it."""
+def _finish(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
+    """Call `work` and print the summary if it returns True. If it is stopped, print how to continue."""
     from amgc.engine.watch import Stopped
 
-    # Banners, and warnings about its own calls into torch: nothing that a user of amgc can do something about.
+    # Fabric's banners, and its warnings about its own calls of torch, are of no use to a user of amgc.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning_fabric")
     try:
@@ -172,16 +173,16 @@ def _told(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
     except Stopped:
         if is_first_process():
             begun = (plan.folder / PLAN).exists() or RunFolder(plan.folder).exists
-            text = f"Stopped; go on with: amgc resume {plan.folder}" if begun else "Stopped; nothing was written."
+            text = f"Stopped; continue with: amgc resume {plan.folder}" if begun else "Stopped; nothing was written."
             print(text, file=sys.stderr, flush=True)
         return STOPPED
     if finished and is_first_process():
-        show_ending(plan.folder, console)
+        show_summary(plan.folder, console)
     return 0
 
 
 def load_data(plan: Plan, shown: Quiet, quiet: bool) -> Dataset:
-    """The data set, read once for all methods. Unless `quiet`, it is told if images are decoded into the cache first."""
+    """Load the data set, once for all methods. Unless `quiet`, a message says if images are decoded into the cache."""
     from amgc.data import load
     from amgc.engine.watch import Stopped
 
@@ -202,7 +203,7 @@ def load_data(plan: Plan, shown: Quiet, quiet: bool) -> Dataset:
 
 
 def survey_data(plan: Plan, shown: Quiet) -> Dataset:
-    """The data set for a dry run, which reads no image and writes nothing; what a run would decode is told."""
+    """Return the data set for a dry run, without reading images, and print what a run would decode."""
     from amgc.data.cache import default_folder
     from amgc.data.decode import Files
     from amgc.data.images import size_in_bytes

@@ -1,4 +1,4 @@
-"""What is seen of a run while it goes on, and how it is stopped: a live block on a terminal, plain lines elsewhere."""
+"""Progress of runs, as a live display on a terminal and as plain lines elsewhere, and stopping by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from amgc.text import duration, percent, printable
 if TYPE_CHECKING:
     from amgc.engine.cost import Cost
 
-REFRESH = 0.25  # seconds between two looks at the losses, which cost a synchronisation
-PLAIN_REFRESH = 60.0  # the same where lines cannot be overwritten
-NAMES = 40  # characters of class names
+REFRESH_SECONDS = 0.25  # between two updates, each of which synchronises with the GPU
+PLAIN_REFRESH_SECONDS = 60.0  # without a terminal, where each update is a new line
+MAX_NAMES = 40  # characters of class names
 
 
 def console() -> Console:
-    """Where results go; $NO_COLOR is respected, and what is piped is plain and not wrapped to 80 columns."""
+    """Return the console for results. It respects $NO_COLOR; piped output is plain and 100 columns wide."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=100)
 
@@ -47,22 +47,22 @@ def bar(screen: Console, text: str, quiet: bool = False) -> Iterator[Callable[[i
 
 
 class Quiet(Watch):
-    """Shows nothing; `before_start` is called when a run is known to be able to start.
+    """Show nothing. `before_start` is called when a run is about to start.
 
-    While it is `reading` data, being asked to stop ends that at once: nothing has begun that could be saved.
+    While data are `reading`, a request to stop raises KeyboardInterrupt, because there is nothing to save yet.
     """
 
     reading = False
     before_start: Callable[[], None] | None = None
 
     def begin_method(self, name: str) -> None:
-        """The next run is this method's."""
+        """Announce the method of the next run."""
 
     def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
-        """The costs of all methods are known."""
+        """Print the total cost of all methods."""
 
     def tell(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
 
     def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
         if self.stop:
@@ -72,7 +72,7 @@ class Quiet(Watch):
 
 
 class Shown(Quiet):
-    """Shows a run on a console."""
+    """Show runs on a console."""
 
     def __init__(self, screen: Console) -> None:
         self.screen = screen
@@ -103,11 +103,11 @@ class Shown(Quiet):
     def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
         self.tell(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
         if takers:
-            self.tell(f"Task 1 is trained once, by {giver}, and taken over by {' and '.join(takers)}.")
+            self.tell(f"Task 1 is trained once, by {giver}, and reused by {' and '.join(takers)}.")
 
     def wants_progress(self) -> bool:
         now = time.monotonic()
-        if now - self.looked < (REFRESH if self.screen.is_terminal else PLAIN_REFRESH):
+        if now - self.looked < (REFRESH_SECONDS if self.screen.is_terminal else PLAIN_REFRESH_SECONDS):
             return False
         self.looked = now
         return True
@@ -117,7 +117,9 @@ class Shown(Quiet):
             self.first_task = task.index
         self.task, self.steps, self.done, self.task_began = task.index, steps, done, time.monotonic()
         names = ", ".join(printable(self.names[label]) for label in task.new)
-        names = names if len(names) <= NAMES else f"{names[: NAMES - 2].rpartition(',')[0] or names[: NAMES - 2]}, …"
+        names = (
+            names if len(names) <= MAX_NAMES else f"{names[: MAX_NAMES - 2].rpartition(',')[0] or names[: MAX_NAMES - 2]}, …"
+        )
         self.heading = f"{self.method}, task {task.index + 1}/{tasks}: {names}"
         if self.screen.is_terminal and steps:
             self.live = Live(Text(self.heading), console=self.screen, auto_refresh=False, transient=True)
@@ -129,7 +131,7 @@ class Shown(Quiet):
         parts += [f"{name} {value:.3g}" for name, value in now.losses.items()]
         parts += [f"batch accuracy {percent(now.accuracy)} %", f"{(now.step - self.done) / spent:.1f} steps/s"]
         line, heading = ", ".join(parts), self.heading
-        if (left := self.time_left(now.step)) is not None:  # in the first line, which is short enough for it
+        if (left := self.time_left(now.step)) is not None:  # the first line has space for it
             heading += f" (about {duration(left)} left" + (f" for {self.method})" if len(self.costs) > 1 else ")")
         if self.live is not None:
             self.live.update(Text(f"{heading}\n{line}", overflow="ellipsis", no_wrap=True), refresh=True)
@@ -137,7 +139,7 @@ class Shown(Quiet):
             self.tell(f"{heading}: {line}")
 
     def time_left(self, step: int) -> float | None:
-        """What was estimated for the rest, stretched by how much longer than estimated the beginning took."""
+        """Return the estimated time left, scaled by how much longer than estimated the run took so far."""
         cost = self.costs.get(self.method)
         if cost is None or not cost.tasks or self.first_task is None or not self.steps > self.done:
             return None
@@ -147,7 +149,7 @@ class Shown(Quiet):
         expected = sum(tasks[:place]) + share * tasks[place]
         left = sum(tasks) - expected
         spent = time.monotonic() - self.run_began
-        return left * (spent + 1) / (expected + 1)  # the second keeps the first moments calm
+        return left * (spent + 1) / (expected + 1)  # + 1 s avoids large fluctuations at the start
 
     def note(self, text: str) -> None:
         self.tell(text)
@@ -160,7 +162,7 @@ class Shown(Quiet):
         self.tell(f"{self.method}, task {task.index + 1}/{len(self.sizes)}: {accuracy} % on {classes} ({spent})")
 
     def close(self) -> None:
-        """Take the live block away."""
+        """Remove the live display."""
         if self.live is not None:
             self.live.stop()
             self.live = None
@@ -168,7 +170,7 @@ class Shown(Quiet):
 
 @contextmanager
 def stoppable(shown: Quiet) -> Iterator[None]:
-    """Ctrl-C or SIGTERM lets the run save itself and stop; the same signal again ends it at once."""
+    """Let the run save a checkpoint and stop on Ctrl-C or SIGTERM. The same signal again ends it immediately."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -177,15 +179,15 @@ def stoppable(shown: Quiet) -> Iterator[None]:
         if number in seen:
             raise KeyboardInterrupt
         if not seen:
-            say("stopping …; the same again ends it at once.")
+            say("stopping …; the same signal again ends it immediately.")
         seen.add(number)
         shown.stop = True
         if shown.reading:
             raise KeyboardInterrupt
 
     seen: set[int] = set()
-    # The first process stops all: its helpers lose their connection when it ends. On their own they would stop at
-    # different steps and wait for each other for ever.
+    # Only the first process reacts; the others end when they lose the connection to it. On their own they would stop at
+    # different steps and wait for each other forever.
     action = handle if is_first_process() else signal.SIG_IGN
     before = {number: signal.signal(number, action) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -16,30 +16,31 @@ BY_SUFFIX: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "csv
 
 @dataclass(frozen=True)
 class Table:
-    """The paper's table with finished runs in it: mean ± standard deviation over seeds, beside the paper's numbers."""
+    """Print one of the paper's tables with your finished runs in it: mean ± standard deviation over seeds, and the paper's
+    numbers."""
 
     number: Annotated[
         Positional[Literal[1, 2, 3]], arg(metavar="1|2|3", help="1: methods compared, 2: parts of AMGC, 3: kinds of margin")
     ]
     runs: Annotated[
         Positional[tuple[str, ...]],
-        arg(metavar="RUN [RUN …]", help="folders of runs, or of several each; NAME=FOLDER makes a row of its own of them"),
+        arg(metavar="RUN [RUN …]", help="folders of one or several runs each; NAME=FOLDER makes a separate row of them"),
     ]
-    format: Annotated[Format | None, arg(help="default: by the suffix of --out, else text")] = None
-    out: Annotated[Path | None, arg(aliases=["-o"], help="file to write it to, instead of the terminal")] = None
+    format: Annotated[Format | None, arg(help="default: by the suffix of --out, otherwise text")] = None
+    out: Annotated[Path | None, arg(aliases=["-o"], help="file to write to instead of the terminal")] = None
 
 
 def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(Table, args=list(arguments), prog="amgc table")
 
-    from amgc.cli.ending import width
     from amgc.cli.errors import UsageError
     from amgc.cli.progress import console
+    from amgc.cli.show import width
     from amgc.files import atomic
     from amgc.report import named_runs, paper_table
 
     if not given.runs:
-        raise UsageError(f"name at least one folder: amgc table {given.number} RUN")
+        raise UsageError(f"Specify at least one folder: amgc table {given.number} RUN")
     table = paper_table(given.number, named_runs(given.runs))
     chosen = given.format or BY_SUFFIX.get(given.out.suffix.lower() if given.out else "", "text")
     if given.out is None:

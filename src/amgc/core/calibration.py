@@ -1,9 +1,9 @@
-"""Probabilities that mean what they say, from statistics alone.
+"""Calibrated probabilities, from the class statistics alone.
 
-Softmax of the L_DB scores is not calibrated: on true Gaussians it is too unsure (the optimum is half of LDA), on real features
-with few samples far too sure (weight and statistics come from the same samples). There is no held-out data in a stream whose
-samples may not be kept, so the temperature is chosen by expected log-loss on draws from the class Gaussians, corrected for
-what the fit has gained from its own samples.
+The softmax of the L_DB scores is not calibrated. On true Gaussians it is underconfident, because the optimum is half of LDA. On
+real features with few samples it is overconfident, because weights and statistics come from the same samples. No samples are
+stored, so there are no held-out data. Instead, the temperature minimises the expected log-loss of draws from the class
+Gaussians, corrected for the optimism of the fit on its own samples.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from amgc.core.whitening import Whitener
 
 
 class Correction(NamedTuple):
-    """What fresh samples differ in from those of a fit: they deviate from their class's mean `spread` times as far, and their
-    own score is lower by `optimism`. (K,) each, float64, on the CPU.
+    """How new samples differ from the samples of a fit. Both (K,), float64, on the CPU.
+
+    spread : they are this many times as far from their class mean.
+    optimism : the score of their own class is lower by this.
     """
 
     spread: Tensor
     optimism: Tensor
 
 
-CLASSES, DRAWS = 64, 4096  # at most so many classes are drawn from, so many draws in all
-PRIOR = 10  # samples' worth of the pooled covariance in each class's own
+CLASSES, DRAWS = 64, 4096  # the largest number of classes to draw from, and of draws in total
+PRIOR = 10  # weight of the pooled covariance in each class's own, in samples
 
 
 def temperature(
@@ -41,7 +43,7 @@ def temperature(
     towards_diagonal: float,
     known: Correction | None = None,
 ) -> float:
-    """By what to divide the scores of `head` before the softmax; for the parameters and what is corrected, see `correction`."""
+    """Return the temperature that divides the scores of `head` before the softmax. See `correction` for the parameters."""
     found = known or correction(head, statistics, average, towards_pooled, towards_diagonal)
     if found is None:
         return 1.0
@@ -50,7 +52,7 @@ def temperature(
     pooled = statistics.pooled().double().cpu()
     prior = PRIOR / (statistics.count[chosen].double() - 1 + PRIOR)
     mixed = _mixed(statistics.covariances, chosen, pooled, prior)
-    large = 0 if mixed.flat else 1 if mixed.full is None else len(chosen)  # roots of d × d matrices, were features drawn
+    large = 0 if mixed.flat else 1 if mixed.full is None else len(chosen)  # number of d × d roots that drawing features needs
     if large * statistics.dim**3 < len(chosen) * len(weight) ** 3:
         nothing = torch.zeros(len(chosen), statistics.dim, dtype=torch.float64)
         noise = sample(nothing, mixed, _draws(chosen), _generator()) @ weight.T
@@ -62,15 +64,15 @@ def temperature(
 def correction(
     head: Head, statistics: ClassStatistics, average: Tensor, towards_pooled: Tensor, towards_diagonal: float
 ) -> Correction | None:
-    """What fresh samples differ in from those that `head` was fitted to; None if the statistics cannot tell.
+    """Return how new samples differ from those of the fit; None if there are too few samples or classes.
 
-    average : the regularised covariance averaged over classes, (d, d) or (d,), that `head` was solved with.
-    towards_pooled (K,), towards_diagonal : the shrinkage that led to it (`Covariances.shrunk`).
+    average : the regularised covariance of the solve, averaged over classes, (d, d) or (d,).
+    towards_pooled (K,), towards_diagonal : its shrinkage (`Covariances.shrunk`).
 
-    Two corrections: fresh samples lie farther from the class mean than those that it was computed from, which costs the own
-    score ½ df / n_k on average; and they spread more widely along fitted directions than the fitted covariance says, by
-    1 / (1 - df / n)² as in generalised cross-validation, df = tr(Σ_reg⁻¹ (1 - b) Σ) being the fit's degrees of freedom.
-    A class's own covariance adds to that by its share and its few samples, to first order.
+    New samples are farther from the class mean than the samples that it was computed from. This costs the score of their own
+    class ½ df / n_k on average. They also vary more along fitted directions than the fitted covariance, by 1 / (1 - df / n)²
+    as in generalised cross-validation. Here df = tr(Σ_reg⁻¹ (1 - b) Σ) is the number of degrees of freedom of the fit. The
+    shares of the classes' own covariances, with their few samples, are added to first order.
     """
     count = statistics.count.double()
     freedom = float((count - 1).sum())
@@ -89,7 +91,7 @@ def correction(
 
 
 def shared_correction(statistics: ClassStatistics, fitted: float) -> Correction | None:
-    """`correction` for the closed form with a shared covariance, whose degrees of freedom are `fitted`."""
+    """Return the `correction` of the closed form with a shared covariance and `fitted` degrees of freedom."""
     freedom = float(statistics.freedom)
     if len(statistics) < 2 or freedom < 1:
         return None
@@ -99,9 +101,9 @@ def shared_correction(statistics: ClassStatistics, fitted: float) -> Correction 
 
 
 def sample_temperature(scores: Tensor, at_means: Tensor, targets: Tensor, correct: Correction) -> float:
-    """The temperature that samples of the fit itself ask for, corrected for being that.
+    """Return the best temperature for samples of the fit, corrected for their having been used in it.
 
-    scores (n, K) of the samples and at_means (K, K) of the class means; targets (n,); classes in the order of `correct`.
+    scores (n, K) of the samples, at_means (K, K) of the class means, targets (n,). Classes are in the order of `correct`.
     """
     centre, rows = at_means[targets], torch.arange(len(targets))
     fresh = centre + correct.spread[targets][:, None] * (scores - centre)
@@ -110,7 +112,7 @@ def sample_temperature(scores: Tensor, at_means: Tensor, targets: Tensor, correc
 
 
 def shared_temperature(head: Head, statistics: ClassStatistics, fitted: float) -> float:
-    """`temperature` for the closed form with a shared covariance, whose degrees of freedom are `fitted`."""
+    """Return the `temperature` of the closed form with a shared covariance and `fitted` degrees of freedom."""
     found = shared_correction(statistics, fitted)
     if found is None:
         return 1.0
@@ -121,18 +123,18 @@ def shared_temperature(head: Head, statistics: ClassStatistics, fitted: float) -
 
 
 def _centred(head: Head, statistics: ClassStatistics) -> tuple[Tensor, Tensor, Tensor]:
-    """Class means less their average, and the head for such features."""
+    """Return class means minus their average, and weight and bias of the head for such features."""
     centre = statistics.mean.mean(0)
     return (statistics.mean - centre).cpu(), head.weight.cpu(), (head.bias + head.weight @ centre).cpu()
 
 
 def _by_size(means: Tensor) -> Tensor:
-    """The classes in an order that does not depend on when they came."""
+    """Return the classes in an order that does not depend on their arrival."""
     return means.square().sum(1).argsort()
 
 
 def _chosen(means: Tensor) -> Tensor:
-    """The classes to draw from."""
+    """Return the classes to draw from."""
     return _by_size(means)[torch.linspace(0, len(means) - 1, min(len(means), CLASSES)).round().long()]
 
 
@@ -145,17 +147,17 @@ def _generator() -> torch.Generator:
 
 
 def _score_noise(spread: Tensor, means: Tensor, chosen: Tensor) -> Tensor:
-    """Draws from N(0, W Σ Wᵀ), (classes, draws, K), given that: spread (K, K), or (classes, K, K), one for each chosen class.
+    """Return draws (classes, draws, K) from N(0, spread), with spread W Σ Wᵀ (K, K), or one per chosen class (classes, K, K).
 
-    Scores of draws from N(μ, Σ) are draws from N(W μ + b, W Σ Wᵀ): K numbers each, however many features there are.
+    The scores of draws from N(μ, Σ) are draws from N(W μ + b, W Σ Wᵀ). These need only K numbers each.
     """
-    order = _by_size(means)  # in the order of arrival each class's scores would get other random numbers
+    order = _by_size(means)  # so that random numbers do not depend on the order of arrival
     numbers = torch.randn(len(chosen), _draws(chosen), len(order), generator=_generator(), dtype=spread.dtype)
     return (numbers @ root(spread[..., order[:, None], order]))[..., order.argsort()]
 
 
 def _least_loss(means: Tensor, weight: Tensor, bias: Tensor, chosen: Tensor, noise: Tensor, correct: Correction) -> float:
-    """The temperature for draws from the chosen classes, given the noise (classes, draws, K) of their scores."""
+    """Return the best temperature for draws from the chosen classes, given the noise of their scores (classes, draws, K)."""
     scores = (means[chosen] @ weight.T + bias)[:, None] + correct.spread[chosen][:, None, None] * noise
     target = chosen[:, None, None].expand(-1, scores.shape[1], 1)
     own_score = scores.gather(2, target) - correct.optimism[chosen][:, None, None]
@@ -163,13 +165,13 @@ def _least_loss(means: Tensor, weight: Tensor, bias: Tensor, chosen: Tensor, noi
 
 
 def _scale(weight: Tensor, means: Tensor, whitener: Whitener) -> float:
-    """How long the weights are beside half of LDA's."""
+    """Return the length of the weights relative to half of LDA's."""
     reference = whitener.push(means) / 2
     return float((whitener.whiten(weight) * reference).sum() / reference.square().sum().clamp_min(1e-300))
 
 
 def _mixed(parts: Covariances, classes: Tensor, pooled: Tensor, prior: Tensor) -> Covariances:
-    """The chosen classes' covariances, each with its share of the pooled one, which makes them positive definite."""
+    """Return the chosen classes' covariances, each mixed with the pooled one, which makes them positive definite."""
     full, factor, diagonal = (
         None if part is None else part.cpu()[classes].double() for part in (parts.full, parts.factor, parts.diagonal)
     )
@@ -180,9 +182,9 @@ def _mixed(parts: Covariances, classes: Tensor, pooled: Tensor, prior: Tensor) -
 
 
 def _sharpness(leads: Tensor) -> float:
-    """The factor s that minimises the mean of log Σ_j exp(s lead_j); leads (..., K) are 0 for the true class.
+    """Return the s that minimises the mean of log Σ_j exp(s lead_j). Leads (..., K) are 0 for the true class.
 
-    Convex in s, so its derivative is bisected, on a logarithmic scale.
+    The mean is convex in s. Its derivative is bisected on a logarithmic scale.
     """
     low, high = 1e-3, 1e3
     for _ in range(40):

@@ -1,7 +1,7 @@
-"""The covariances of K classes, in whatever form they are kept, written as one sum of parts.
+"""Covariances of K classes, in any form, as a sum of parts.
 
-L_DB needs only quadratic forms vᵀ Σ_k v, and those add up. So variance enlarging, a variance floor and shrinkage towards
-the pooled covariance never copy the K × d × d numbers: they change the cheap parts (a diagonal, one common matrix).
+L_DB needs only quadratic forms vᵀ Σ_k v, which are sums over the parts. Variance enlarging, a variance floor and shrinkage
+towards the pooled covariance change only the small parts, a diagonal and one common matrix, and copy no K × d × d numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from amgc.core import symmetric
 class LowRank:
     """Class covariances by a thin factor and their exact variances.
 
-    Off the diagonal Σ_k is factor_k factor_kᵀ; on it, `diagonal`. Keeping the diagonal exact is what variance enlarging
-    needs, and makes it a multiplication: VE(LowRank(F, D)) = LowRank(F, (1 + λ) D).
+    Off the diagonal Σ_k is factor_k factor_kᵀ; on the diagonal it is `diagonal`. Variance enlarging needs exact variances.
 
     factor (K, d, r), diagonal (K, d).
     """
@@ -30,16 +29,16 @@ class LowRank:
     diagonal: Tensor
 
     def dense(self) -> Tensor:
-        """The same covariances as one tensor (K, d, d)."""
+        """Return the covariances as one tensor (K, d, d)."""
         product = self.factor @ self.factor.mT
         return product + torch.diag_embed(self.diagonal - product.diagonal(dim1=-2, dim2=-1))
 
 
 @dataclass(frozen=True)
 class Covariances:
-    """Σ_k = scale_k full_k + factor_k factor_kᵀ + diag(diagonal_k) + common_scale_k common; a part that is None is zero.
+    """Σ_k = scale_k full_k + factor_k factor_kᵀ + diag(diagonal_k) + common_scale_k common. Parts that are None are zero.
 
-    full (K, d, d), factor (K, d, r), diagonal (K, d) or (1, d), common (d, d); the scales are one number or one per class (K,).
+    full (K, d, d), factor (K, d, r), diagonal (K, d) or (1, d), common (d, d). Scales are one number or one per class (K,).
     """
 
     full: Tensor | None = None
@@ -51,28 +50,28 @@ class Covariances:
 
     @cached_property
     def thin(self) -> Tensor:
-        """The columns of all factors as rows, (K r, d): one matrix product serves all classes."""
+        """The columns of all factors as rows, (K r, d), for one matrix product with all classes."""
         assert self.factor is not None
         return self.factor.mT.reshape(-1, self.factor.shape[1])
 
     def parts(self) -> list[Tensor]:
-        """The parts that are there."""
+        """Return the parts that are not None."""
         return [part for part in (self.full, self.factor, self.diagonal, self.common) if part is not None]
 
     @property
     def flat(self) -> bool:
-        """Whether no part has an off-diagonal."""
+        """Whether all covariances are diagonal."""
         return self.full is None and self.factor is None and self.common is None
 
     def double(self) -> Covariances:
-        """The same in float64."""
+        """Return the covariances in float64."""
         values = {
             field.name: value.double() for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **values)
 
     def variances(self) -> Tensor:
-        """The diagonals of all Σ_k: (K, d), or (1, d) when every class has the same covariance."""
+        """Return the diagonals of all Σ_k: (K, d), or (1, d) if every class has the same covariance."""
         parts = []
         if self.full is not None:
             parts.append(column(self.scale) * self.full.diagonal(dim1=-2, dim2=-1))
@@ -88,7 +87,7 @@ class Covariances:
         return total
 
     def rows(self, classes: slice) -> Covariances:
-        """Those of some of the classes."""
+        """Return the covariances of some of the classes."""
         full, factor, diagonal = (part if part is None else part[classes] for part in (self.full, self.factor, None))
         if self.diagonal is not None:
             diagonal = self.diagonal if len(self.diagonal) == 1 else self.diagonal[classes]
@@ -100,7 +99,7 @@ class Covariances:
         return replace(self, diagonal=extra if self.diagonal is None else self.diagonal + extra)
 
     def scaled(self, factor: float) -> Covariances:
-        """All Σ_k times `factor`."""
+        """Multiply all Σ_k by `factor`."""
         thin, diagonal = self.factor, self.diagonal
         return replace(
             self,
@@ -111,7 +110,7 @@ class Covariances:
         )
 
     def average(self, share: Tensor) -> Tensor:
-        """Σ_k share_k Σ_k for shares that sum to one: (d, d), or (d,) when no part has an off-diagonal."""
+        """Return Σ_k share_k Σ_k for shares that sum to one: (d, d), or (d,) if all are diagonal."""
         flat: Tensor | None = None
         if self.full is not None:
             flat = torch.tensordot((share * self.scale).to(self.full.dtype), self.full, dims=1)
@@ -133,7 +132,7 @@ class Covariances:
         return flat
 
     def product(self, v: Tensor) -> Tensor:
-        """Σ_k v_kj for vectors v (K, J, d)."""
+        """Return Σ_k v_kj for vectors v (K, J, d)."""
         result = torch.zeros_like(v)
         if self.full is not None:
             torch.bmm(v * column(self.scale, 2), self.full, out=result)
@@ -146,7 +145,7 @@ class Covariances:
         return result
 
     def mixtures(self, shares: Tensor) -> Tensor:
-        """Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d), or (J, d) when no part has an off-diagonal."""
+        """Return Σ_k shares_jk Σ_k for each row j of `shares` (J, K): (J, d, d), or (J, d) if all are diagonal."""
         if self.flat:
             assert self.diagonal is not None
             return shares @ self.diagonal.expand(shares.shape[1], -1)
@@ -169,8 +168,8 @@ class Covariances:
         """Mix every Σ_k with the pooled covariance, then the result with the pooled diagonal.
 
         Σ_k ← (1 - b) ((1 - a_k) Σ_k + a_k Σ_p) + b diag(Σ_p), with a = towards_pooled, one number or one per class, and
-        b = towards_diagonal; `pooled` is Σ_p (d, d), or its diagonal (d,) for classes that keep only variances. For the forms
-        that class statistics keep: either one common matrix, Σ_p itself, or parts of the classes' own.
+        b = towards_diagonal. `pooled` is Σ_p (d, d), or its diagonal (d,) if all are diagonal. The covariances must have a
+        form of `ClassStatistics`: either the one common matrix Σ_p, or parts of the classes' own.
         """
         if self.full is None and self.factor is None and self.diagonal is None:  # Σ_k is Σ_p already
             return Covariances(common=(1 - towards_diagonal) * pooled + towards_diagonal * torch.diag(pooled.diagonal()))
@@ -223,7 +222,7 @@ class SharedCovariance:
 
 
 def column(scale: float | Tensor, axes: int = 1) -> float | Tensor:
-    """A number per class (K,) as (K, 1), or with more axes, to multiply rows by; one number stays one."""
+    """Add axes to numbers per class (K,), to multiply rows by them. A single number is returned unchanged."""
     return scale[(..., *[None] * axes)] if isinstance(scale, Tensor) else scale
 
 
@@ -231,7 +230,7 @@ AnyCovariance: TypeAlias = "Tensor | LowRank | Covariances"
 
 
 def as_covariances(covariance: AnyCovariance) -> Covariances:
-    """Read any accepted form: a tensor (K, d, d), its diagonals (K, d), a `LowRank` or `Covariances` itself."""
+    """Convert a tensor (K, d, d), diagonals (K, d), a `LowRank` or `Covariances` to `Covariances`."""
     if isinstance(covariance, Covariances):
         return covariance
     if isinstance(covariance, LowRank):

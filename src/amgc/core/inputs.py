@@ -1,4 +1,4 @@
-"""Reading what a user gives: labels of any kind, features as arrays or tensors; clear errors for what cannot be read."""
+"""Conversion and checks of user input: labels of any type, and features as arrays or tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Label: TypeAlias = Hashable
 
 
 def plain(label: Any) -> Label:
-    """A numpy or torch scalar as the Python value that it stands for."""
+    """Convert a numpy or torch scalar to a Python value."""
     if isinstance(label, np.generic | Tensor):
         label = label.item()
     if isinstance(label, float) and math.isnan(label):
@@ -23,7 +23,7 @@ def plain(label: Any) -> Label:
 
 
 def group_by_label(labels: Iterable[Label] | np.ndarray | Tensor) -> tuple[list[Label], np.ndarray]:
-    """The distinct labels in order of arrival, and the number of each sample's label among them."""
+    """Return the distinct labels in order of arrival, and the index of each sample's label among them."""
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
     if isinstance(labels, np.ndarray) and labels.dtype != object:
@@ -40,7 +40,7 @@ def group_by_label(labels: Iterable[Label] | np.ndarray | Tensor) -> tuple[list[
 
 
 def listing(labels: Sequence[Label], most: int = 10) -> str:
-    """Labels for a message: `'cat', 'dog' and 90 more`, or `none`."""
+    """Format labels for a message: `'cat', 'dog' and 90 more`, or `none`."""
     if not labels:
         return "none"
     shown = ", ".join(repr(label) for label in labels[:most])
@@ -48,11 +48,11 @@ def listing(labels: Sequence[Label], most: int = 10) -> str:
 
 
 def read_features(features: Any, dim: int, device: torch.device) -> Tensor:
-    """Features (N, dim) as a floating-point tensor on `device`, finite."""
+    """Convert features (N, dim) to a floating-point tensor on `device`, and check that they are finite."""
     if not isinstance(features, Tensor):
         array = np.asarray(features)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        features = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # as torch wants its memory
+        features = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # torch needs contiguous, writable memory
     tensor: Tensor = features.detach()
     if tensor.ndim != 2 or tensor.shape[1] != dim:
         raise ValueError(f"features must have shape (samples, {dim}), not {tuple(tensor.shape)}.")
@@ -64,7 +64,7 @@ def read_features(features: Any, dim: int, device: torch.device) -> Tensor:
 
 
 def check_finite(features: np.ndarray | Tensor) -> None:
-    """Raise if any row of features (N, d) is not finite, and say which."""
+    """Raise if any row of features (N, d) is not finite."""
     if not len(features) or (math.isfinite(features.min()) and math.isfinite(features.max())):  # no copy of large features
         return
     finite = np.isfinite(features).all(1) if isinstance(features, np.ndarray) else torch.isfinite(features).all(1).cpu().numpy()

@@ -1,9 +1,9 @@
-"""L_DB and its gradient in one pass over the covariances: the hot loop.
+"""L_DB and its gradient in one pass over the covariances. This is the inner loop of training and of the solver.
 
-With v_jk = w_j - w_k, class k costs log Σ_j exp z_jk, where z_jk = v_jkᵀ μ_k + ½ v_jkᵀ Σ_k v_jk + b_j - b_k (Eq. L-DB), and
-∂/∂v_jk = p_jk (μ_k + Σ_k v_jk) with p the softmax of z. The product Σ_k v_jk that z needs is the one that the gradient
-needs, so each Σ_k is read once, while it is in the cache, and never is there a K × K × d tensor for all K at once.
-Measured beside the bare matrix products and the form that ISDA, IL2A and PyCIL use: `benchmarks/db_loss.py`.
+With v_jk = w_j - w_k, the loss of class k is log Σ_j exp z_jk, with z_jk = v_jkᵀ μ_k + ½ v_jkᵀ Σ_k v_jk + b_j - b_k (Eq. L-DB).
+Its gradient is ∂/∂v_jk = p_jk (μ_k + Σ_k v_jk), with p the softmax of z. Both need the product Σ_k v_jk. So each Σ_k is read
+once, while it is in the cache, and the K × K × d tensor of all products is never stored as a whole.
+`benchmarks/db_loss.py` compares the speed with bare matrix products and with the form that ISDA, IL2A and PyCIL use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from amgc.core.covariance import Covariances, column
 
-CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # workspace: on a CPU it should stay in the cache
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # workspace; on a CPU it should fit into the cache
 
 
 class Needs(NamedTuple):
@@ -34,7 +34,7 @@ HEAD_ONLY = Needs()
 
 
 class Evaluation(NamedTuple):
-    """The loss (a float64 scalar), class_weight_k p_jk for j ≠ k as (K, C), and the gradients; those not asked for are None."""
+    """The loss (a float64 scalar), class_weight_k p_jk for j ≠ k as (K, C), and the gradients, None if not requested."""
 
     loss: Tensor
     share: Tensor
@@ -58,19 +58,19 @@ def evaluate(
     soft_margin: float = 0.0,
     pushed: Tensor | None = None,
 ) -> Evaluation:
-    """Σ_k class_weight_k log Σ_j exp z_jk and its gradients.
+    """Compute Σ_k class_weight_k log Σ_j exp z_jk and its gradients.
 
-    weight (C, d), bias (C,), mean (K, d), targets (K,): the column of each row's own class, class_weight (K,);
-    soft_margin is added to z_jk of every other class j ≠ k. pushed (C, d), instead of a common matrix C: the product
-    weight @ C, if it is known already.
+    weight (C, d), bias (C,), mean (K, d), class_weight (K,), targets (K,): the row of each class in `weight`.
+    soft_margin is added to z_jk of every other class j ≠ k. pushed (C, d) replaces a common covariance by its
+    product with `weight`, if that is known already.
     """
-    # One vector added to all rows of `weight` changes nothing; without their mean the expanded squares cancel least.
+    # Adding one vector to all rows of `weight` changes nothing. Centred rows lose least by cancellation in expanded squares.
     weight = weight - weight.mean(0)
     own = weight[targets]
     full, factor, diagonal, common = covariances.full, covariances.factor, covariances.diagonal, covariances.common
     scale, common_scale = column(covariances.scale), column(covariances.common_scale)
 
-    # With a diagonal D and a common C the exponents are linear in w_j but for ½ w_jᵀ (D + C) w_j.
+    # With a diagonal D and a common C the exponents are linear in w_j, apart from ½ w_jᵀ (D + C) w_j.
     linear = mean
     if diagonal is not None:
         linear = linear - diagonal * own
@@ -85,18 +85,18 @@ def evaluate(
         z.addmm_(diagonal.expand_as(mean), weight.square().T, alpha=0.5)
     if pushed is not None:
         z += 0.5 * common_scale * (pushed * weight).sum(1)
-    # Each row so far is right up to a constant; z_kk = 0 fixes it.
+    # Each row is correct up to a constant, which z_kk = 0 determines.
     z -= z.gather(1, targets[:, None])
     if soft_margin:
         z.add_(soft_margin).scatter_(1, targets[:, None], 0.0)
 
     p = torch.empty_like(z)
     gradient = torch.zeros_like(weight) if needs.head else None
-    pull = torch.zeros_like(mean) if needs.head else None  # Σ_j p_jk Σ_k v_jk: what row k of the gradient loses
+    pull = torch.zeros_like(mean) if needs.head else None  # Σ_j p_jk Σ_k v_jk, subtracted from row k of the gradient
     full_gradient = torch.empty_like(full) if needs.full and full is not None else None
     factor_gradient = torch.empty_like(factor) if needs.factor and factor is not None else None
     rows = min(_chunk(weight, full, factor), len(mean))
-    # Made once: fresh memory for every chunk costs more than the arithmetic on it.
+    # Allocated once: new memory for every chunk costs more than the arithmetic.
     if full is not None:
         workspace = weight.new_empty(2, rows, *weight.shape)
     if factor is not None:
@@ -120,7 +120,7 @@ def evaluate(
             torch.mul(flat, flat, out=squares)
             z[chunk].add_(squares.view_as(seen).sum(1), alpha=0.5)
         torch.softmax(z[chunk], 1, out=p[chunk])
-        # The own class has v = 0 and no part in any gradient. Without it the small p of well-separated classes survive.
+        # The own class has v = 0 and no gradient. Leaving it out keeps the small p of well-separated classes accurate.
         p[chunk] = (p[chunk] * class_weight[chunk, None]).scatter_(1, targets[chunk, None], 0.0)
         if full is not None and gradient is not None and pull is not None:
             share = p[chunk] * size
@@ -129,7 +129,7 @@ def evaluate(
                 gradient.addcmul_(from_class, row[:, None])
         if factor is not None:
             seen *= p[chunk, None]
-            seen.scatter_(2, at_own, -seen.sum(2, keepdim=True))  # the own column was 0, and loses what the others get
+            seen.scatter_(2, at_own, -seen.sum(2, keepdim=True))  # the own column was 0
             if gradient is not None:
                 gradient.addmm_(flat.T, thin)
             if factor_gradient is not None:
@@ -180,14 +180,14 @@ def evaluate(
 
 
 def _chunk(weight: Tensor, full: Tensor | None, factor: Tensor | None) -> int:
-    """How many classes are walked at once, so that the workspace keeps to `CHUNK_BYTES`."""
+    """Return the number of classes per chunk, so that the workspace has at most `CHUNK_BYTES`."""
     columns = (0 if full is None else 2 * weight.shape[1]) + (0 if factor is None else 2 * factor.shape[2])
     per_class = max(1, len(weight) * columns * weight.element_size())
     return max(1, CHUNK_BYTES.get(weight.device.type, 64 << 20) // per_class)
 
 
 class DistributionLoss(torch.autograd.Function):
-    """`evaluate` for autograd: the gradients are computed with the loss and only scaled in the backward pass."""
+    """`evaluate` for autograd. Gradients are computed together with the loss; the backward pass only scales them."""
 
     @staticmethod
     def forward(
@@ -208,7 +208,7 @@ class DistributionLoss(torch.autograd.Function):
         asked = ctx.needs_input_grad
         needs = Needs(asked[0] or asked[1], *asked[2:7])
         covariances = Covariances(full, factor, diagonal, common, scale, common_scale)
-        with torch.autocast(weight.device.type, enabled=False):  # half precision is too coarse for differences of squares
+        with torch.autocast(weight.device.type, enabled=False):  # differences of squares need more than half precision
             result = evaluate(weight, bias, mean, covariances, targets, class_weight, needs, soft_margin)
         ctx.gradients = result[2:]
         return result.loss.to(weight.dtype)

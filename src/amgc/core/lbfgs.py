@@ -1,4 +1,4 @@
-"""L-BFGS for smooth convex functions, with an honest estimate of what is left to gain."""
+"""L-BFGS for smooth convex functions, with an estimate of the distance to the minimum."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-MEMORY = 30  # pairs that L-BFGS remembers
-WINDOW = 5  # iterations whose gain bounds what is left to gain
-LEAST_LOSS = 1e-2  # the gap is relative to the loss, or to this where classes hardly overlap
+MEMORY = 30  # pairs that L-BFGS stores
+WINDOW = 5  # the gain of this many iterations is a lower bound of the estimated gap
+LEAST_LOSS = 1e-2  # the gap is relative to the loss, but at least to this, if classes hardly overlap
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the descent ended; `gap` estimates how far `value` is above the minimum."""
+    """The last point of the descent. `gap` estimates how far `value` is above the minimum."""
 
     point: Tensor
     value: float
@@ -33,7 +33,7 @@ def minimise(
     max_iterations: int,
     first_step: float,
 ) -> Outcome:
-    """L-BFGS with a weak-Wolfe bisection line search, until the estimated gap is below `tolerance` of the value."""
+    """Minimise by L-BFGS with a weak-Wolfe bisection line search, until the estimated gap is below `tolerance` · value."""
     value, gradient = objective(point)
     evaluations, pairs = 1, deque[tuple[Tensor, Tensor, float]](maxlen=MEMORY)
     scale, iteration, gap, converged = first_step, 0, float("inf"), False
@@ -41,7 +41,7 @@ def minimise(
     for iteration in range(max_iterations + 1):
         direction = _two_loop(gradient, pairs, scale)
         slope = float((direction * gradient).sum())
-        # L-BFGS knows only the curvature that it has met, so its decrement alone is too hopeful.
+        # The decrement alone is too small, because L-BFGS knows only the curvature along its path.
         gap = max(-slope / 2, recent[0] - value)
         recent.append(value)
         converged = gap <= tolerance * max(value, LEAST_LOSS) and len(recent) == WINDOW
@@ -59,7 +59,7 @@ def minimise(
             else:
                 break
             step = 2 * low if high == float("inf") else (low + high) / 2
-        else:  # the arithmetic allows no further decrease
+        else:  # rounding allows no further decrease
             converged = gap <= tolerance * max(value, LEAST_LOSS)
             break
         moved, turned = trial - point, trial_gradient - gradient
@@ -72,7 +72,7 @@ def minimise(
 
 
 def _two_loop(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]], scale: float) -> Tensor:
-    """-H g by L-BFGS's two-loop recursion."""
+    """Return -H g by L-BFGS's two-loop recursion."""
     direction = -gradient
     remembered = []
     for moved, turned, curvature in reversed(pairs):

@@ -1,14 +1,14 @@
-"""How much to load the diagonal of a shared covariance, from the kept statistics alone: leave-one-out in closed form.
+"""Choose the loading of a shared covariance's diagonal by leave-one-out, in closed form from the class statistics.
 
 LDA with Σ + e diag(Σ) classifies in the span of ridge regression from features to class indicators Y with the same e. Its
-predictions for samples that are left out are known without leaving any out: with H the matrix that makes predictions H Y, and h
-the mean of its diagonal for each entry of that (as in generalised cross-validation), they are (H Y - h Y) / (1 - h). Ridge
-regression would be judged by their error. A classifier does not mind their scale: it is judged by the share of Y that they
-explain when scaled at will, the squared cosine. Measured beside others in `benchmarks/shared.py --only shrinkage`.
+leave-one-out predictions follow from the full fit. With predictions H Y, and h the mean of H's diagonal in place of each entry
+(as in generalised cross-validation), they are (H Y - h Y) / (1 - h). The scale of predictions does not matter to a classifier,
+so the criterion is not their error but the squared cosine between them and Y. `benchmarks/shared.py --only shrinkage` compares
+it with other criteria.
 
-All that this needs are sums over the eigenvalues of the total covariance T, scaled to unit within-class variances: in few
-dimensions from its eigenvalues; in many by Lanczos's iteration with the inverse of T + pivot, so that one factorisation serves
-all e within `REACH` of the pivot.
+The criterion needs sums over the eigenvalues of the total covariance T, scaled to unit within-class variances. In many
+dimensions these sums are computed by Lanczos iterations with the inverse of T + pivot. One factorisation is enough for all e
+within a factor `REACH` of the pivot.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from amgc.core import memory, symmetric
 from amgc.core.covariance import SharedCovariance
 from amgc.core.shared import DOUBLE_UP_TO, random_signs
 
-LOADINGS = 10.0 ** (torch.arange(-32, 9, dtype=torch.float64) / 8)  # 1e-4, the variance floor's size, to 10
-WITHIN = 0.01  # of the best: indistinguishable, and then less loading is better
-EXACT_UP_TO = 512  # dimensions in which all eigenvalues cost nothing worth saving
-STEPS = 10  # of Lanczos's iteration
-REACH = 30.0  # loadings above or below the pivot by so much have sums good to a percent after `STEPS`
+LOADINGS = 10.0 ** (torch.arange(-32, 9, dtype=torch.float64) / 8)  # from 1e-4, the size of the variance floor, to 10
+WITHIN = 0.01  # values this close to the best are equal, and the smallest loading among them is taken
+EXACT_UP_TO = 512  # dimensions in which all eigenvalues are cheap
+STEPS = 10  # of the Lanczos iteration
+REACH = 30.0  # sums are accurate to a percent after `STEPS` for loadings within this factor of the pivot
 
 
 class Sums(NamedTuple):
-    """Σ weight f(value) for any f: over `offsets` it is Σ_k π_k² v_kᵀ f(T) v_k, over `trace` it is tr f(T).
+    """Values and weights so that Σ weight f(value) is Σ_k π_k² v_kᵀ f(T) v_k (`offsets`) or tr f(T) (`trace`), for any f.
 
-    v_k is class k's mean less the overall one, π_k its share of the samples.
+    v_k is the mean of class k minus the overall mean, π_k its share of the samples.
     """
 
     offsets: tuple[Tensor, Tensor]
@@ -40,13 +40,13 @@ class Sums(NamedTuple):
 
 
 def chosen_loading(covariance: SharedCovariance, mean: Tensor, count: Tensor, freedom: int) -> float:
-    """e of Σ + e diag(Σ) for class means (K, d), float64, of `count` (K,) samples; inf if nothing can be told."""
+    """Return e of Σ + e diag(Σ) for class means (K, d), float64, of `count` (K,) samples; inf if there are too few."""
     if len(mean) < 2 or freedom < 1:
         return float("inf")
     total = _Total(covariance, mean, count, freedom)
     if covariance.dim <= EXACT_UP_TO:
         return total.least(LOADINGS, total.exact())[0]
-    pivot = min(max(0.1 * covariance.dim / total.samples, 1e-3), 1.0)  # where it mostly is
+    pivot = min(max(0.1 * covariance.dim / total.samples, 1e-3), 1.0)  # a usual value
     for _ in range(4):
         near = LOADINGS[(pivot / REACH < LOADINGS) & (pivot * REACH > LOADINGS)]
         loading, lowest, highest = total.least(near, total.around(pivot))
@@ -60,7 +60,7 @@ def chosen_loading(covariance: SharedCovariance, mean: Tensor, count: Tensor, fr
 
 
 def explained(loadings: Tensor, sums: Sums, share: Tensor, samples: int) -> Tensor:
-    """The squared cosine between the class indicators and their left-out predictions, for each loading; (K,) shares π."""
+    """Return the squared cosine between class indicators and leave-one-out predictions for each loading; share (K,) is π."""
     e = loadings[:, None]
     values, weights = sums.offsets
     targets = (share * (1 - share)).sum()  # tr(Yᵀ Y) / n, Y centred
@@ -71,11 +71,11 @@ def explained(loadings: Tensor, sums: Sums, share: Tensor, samples: int) -> Tens
     along = (once - h * targets).clamp_min(0)
     length = (twice - 2 * h * once + h.square() * targets).clamp_min(1e-300)
     cosine = along.square() / length / targets
-    return torch.where(h < 0.999, cosine.clamp(0, 1), 0.0)  # beyond that the fit interpolates, and this is 0 / 0
+    return torch.where(h < 0.999, cosine.clamp(0, 1), 0.0)  # beyond that the fit interpolates: 0 / 0
 
 
 class _Total:
-    """The total covariance T (d, d), scaled to unit within-class variances; built when it is needed, never kept."""
+    """The total covariance T (d, d), scaled to unit within-class variances. It is computed on demand and not stored."""
 
     def __init__(self, covariance: SharedCovariance, mean: Tensor, count: Tensor, freedom: int) -> None:
         self.covariance, self.freedom, self.samples = covariance, freedom, freedom + len(mean)
@@ -84,7 +84,7 @@ class _Total:
         self.offsets = (mean - self.share @ mean) * self.scale
 
     def least(self, loadings: Tensor, sums: Sums) -> tuple[float, bool, bool]:
-        """The least loading that explains as much as the best; whether it is the first, and whether the best is the last."""
+        """Return the smallest loading as good as the best, whether it is the first, and whether the best is the last."""
         quality = explained(loadings, sums, self.share, self.samples)
         first = int((quality >= (1 - WITHIN) * quality.max()).nonzero()[0])
         last = bool(quality.argmax() == len(loadings) - 1)
@@ -111,10 +111,10 @@ class _Total:
         return Sums((values.clamp_min(0), weights), (values.clamp_min(0), torch.ones_like(values)))
 
     def around(self, pivot: float) -> Sums:
-        """The sums for loadings near the pivot."""
+        """Return the sums for loadings near the pivot."""
         matrix = self.upper()
         matrix.diagonal().add_(pivot)
-        if not symmetric.factorise(matrix):  # T is near to singular, and rounding has made it indefinite
+        if not symmetric.factorise(matrix):  # T is nearly singular, and indefinite by rounding
             del matrix
             return self.around(10 * pivot)
         signs = random_signs(len(matrix)).to(matrix)
@@ -129,7 +129,7 @@ class _Total:
 
 
 def _lanczos(factor: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and weights (m, STEPS), float64, so that Σ weight f(value) ≈ xᵀ f(M⁻¹) x for starts x (d, m), M = UᵀU."""
+    """Return values and weights (m, STEPS), float64, with Σ weight f(value) ≈ xᵀ f(M⁻¹) x for starts x (d, m), M = UᵀU."""
     size = starts.double().norm(dim=0)
     tiny = torch.finfo(starts.dtype).tiny
     before, now, beta = torch.zeros_like(starts), starts / size.clamp_min(tiny).to(starts), torch.zeros_like(starts[0])

@@ -1,9 +1,9 @@
-"""The paper's losses, each equation once. All are differentiable in weight, bias, mean and covariance (not `class_weight`).
+"""The paper's losses. All are differentiable in weight, bias, mean and covariance, but not in `class_weight`.
 
-Shapes: weight (C, d) and bias (C,) of the head; mean (K, d) and covariance of the K classes that the loss averages over,
-the covariance as a tensor (K, d, d), its diagonals (K, d), a `LowRank` or `Covariances`. `targets` (K,) names each class's
-row of the head (default 0..K-1); `among` names the rows in the softmax (default all: a global classifier; a subset: a local
-one). `class_weight` (K,) replaces the mean over classes by a weighted sum.
+weight (C, d) and bias (C,) are the head. mean (K, d) and covariance are those of the K classes that the loss averages over. The
+covariance is a tensor (K, d, d), diagonals (K, d), a `LowRank` or `Covariances`. `targets` (K,) are the rows of the classes in
+the head (default: 0..K-1). `among` are the rows in the softmax (default: all, a global classifier; a subset: a local one).
+`class_weight` (K,) replaces the mean over classes by a weighted sum.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def distribution_loss(
 ) -> Tensor:
     """Eq. (L-DB): the mean over classes of log Σ_j exp(v_jkᵀ μ_k + ½ v_jkᵀ Σ_k v_jk + δ_jk).
 
-    An upper bound of the expected cross-entropy under N(μ_k, Σ_k), without a sample. With old and new classes together it
-    is L_DBGC; with `among` restricted to one of the two it is that side's local loss (DBLC).
+    This is an upper bound of the expected cross-entropy under N(μ_k, Σ_k). For old and new classes together it is L_DBGC. With
+    `among` restricted to either it is their local loss (DBLC).
 
     >>> mean = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     >>> weight = mean / 2  # half of LDA, the optimum for a shared covariance: log(1 + exp(-D²/8)), D = 2
@@ -59,7 +59,7 @@ def amarx_loss(
 
 
 def sample_loss(weight: Tensor, bias: Tensor, features: Tensor, targets: Tensor, *, among: Tensor | None = None) -> Tensor:
-    """Eq. (sample): softmax cross-entropy of features (N, d), real or drawn by `gaussian.sample`; targets (N,)."""
+    """Eq. (sample): softmax cross-entropy of features (N, d), real ones or draws of `gaussian.sample`. targets (N,)."""
     weight, bias, targets = _select(weight, bias, len(features), targets, among)
     return torch.nn.functional.cross_entropy(features @ weight.T + bias, targets)
 
@@ -75,18 +75,18 @@ def soft_margin_loss(
     among: Tensor | None = None,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    """SM: one margin for all classes, taken off the own logit only; the paper's Table 3 compares AMarX with it.
+    """SM, Table 3: L_DB with one constant margin for all classes, subtracted from the logit of the true class.
 
-    In the distribution-based form every competitor's exponent gains `margin`.
+    In the distribution-based form, `margin` is added to the exponents of all other classes.
     """
     return _distribution_loss(weight, bias, mean, covariance, targets, among, class_weight, soft_margin=margin)
 
 
 def margins(weight: Tensor, covariance: AnyCovariance, margin: float, targets: Tensor | None = None) -> Tensor:
-    """m_k = λ/2 w_kᵀ Λ_k w_k of Eq. (margin), per class (K,), for the gauge in which the rows of `weight` sum to zero.
+    """Return m_k = λ/2 w_kᵀ Λ_k w_k of Eq. (margin), (K,), with the rows of `weight` centred.
 
-    Adding one vector to every row changes no prediction and no loss, but it would change m_k; hence the fixed gauge.
-    `pairwise_margins` needs none.
+    Adding one vector to every row changes no prediction and no loss, but it changes m_k. Centring makes m_k unique.
+    `pairwise_margins` do not depend on it.
     """
     spread = as_covariances(covariance).variances()
     centred = weight - weight.mean(0)
@@ -95,7 +95,7 @@ def margins(weight: Tensor, covariance: AnyCovariance, margin: float, targets: T
 
 
 def pairwise_margins(weight: Tensor, covariance: AnyCovariance, margin: float, targets: Tensor | None = None) -> Tensor:
-    """m_k + β_jk = λ/2 v_jkᵀ Λ_k v_jk ≥ 0: by how much class k must beat class j, (K, C)."""
+    """Return m_k + β_jk = λ/2 v_jkᵀ Λ_k v_jk ≥ 0, the margin of class k against class j, (K, C)."""
     own = weight if targets is None else weight[targets]
     spread = as_covariances(covariance).variances().expand(len(own), -1)
     return torch.stack([margin / 2 * ((weight - w).square() @ s) for w, s in zip(own, spread, strict=True)])
@@ -119,7 +119,7 @@ def _distribution_loss(
             raise ValueError(f"{len(mean)} means but covariances of {len(part)} classes.")
         if part.shape[1] != mean.shape[1]:
             raise ValueError(f"means of {mean.shape[1]} features but covariances of {part.shape[1]}.")
-    mean = mean.to(weight.dtype)  # class statistics keep means in float64
+    mean = mean.to(weight.dtype)  # means of class statistics are in float64
     weight, bias, targets = _select(weight, bias, len(mean), targets, among)
     if class_weight is None:
         class_weight = torch.full((len(mean),), 1 / len(mean), dtype=weight.dtype, device=weight.device)
@@ -143,7 +143,7 @@ def _distribution_loss(
 def _select(
     weight: Tensor, bias: Tensor, count: int, targets: Tensor | None, among: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows of the head that take part in the softmax, and the targets counted among them."""
+    """Return the rows of the head in the softmax, and the targets as indices of these rows."""
     if targets is None:
         targets = torch.arange(count, device=weight.device)
     targets = targets.to(weight.device)

@@ -1,4 +1,4 @@
-"""What large matrices will need, said before it is used."""
+"""Check that large matrices fit into memory before they are allocated."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 
 from amgc.text import byte_size
 
-NOTICED = 256 << 20  # bytes below which nobody runs out of memory
+NOTICED = 256 << 20  # smaller requests are not checked
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def available(device: torch.device | str = "cpu") -> int | None:
-    """Bytes that can still be had there; None where the system does not say."""
+    """Return the free memory of a device in bytes; None if it is unknown."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     found: list[int] = []
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    with suppress(OSError, ValueError):  # a container may be given less than the machine has; "max" is no number
+    with suppress(OSError, ValueError):  # a container may have a lower limit; "max" is none
         limit, used = (int((CONTROL_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         cached = [
             line.split()[1] for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines() if "inactive_file" in line
@@ -32,12 +32,12 @@ def available(device: torch.device | str = "cpu") -> int | None:
 
 
 def matrices(dim: int, dtype: torch.dtype, count: float, rows: int) -> int:
-    """Bytes of `count` matrices d × d and of `rows` rows beside them."""
+    """Return the bytes of `count` matrices d × d and `rows` rows of d numbers."""
     return math.ceil(dtype.itemsize * dim * (count * dim + rows))
 
 
 def check(dim: int, dtype: torch.dtype, count: float, rows: int, device: torch.device | str, purpose: str, advice: str) -> None:
-    """Raise a MemoryError that says what is needed, what there is, and what would fit, if it would not."""
+    """Raise a MemoryError with advice if `count` matrices and `rows` rows do not fit into memory."""
     needed = matrices(dim, dtype, count, rows)
     free = available(device) if needed > NOTICED else None
     if free is None or needed <= free:

@@ -1,4 +1,4 @@
-"""What a user may choose, and the errors for what not."""
+"""Checks of the estimator's parameters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CHOICES = {"covariance": get_args(Form), "balance": get_args(Balance), "dtype": 
 
 
 class DeviceError(ValueError):
-    """The device is unknown, or not to be had on this machine."""
+    """The device is unknown or not available on this machine."""
 
 
 def check_parameters(*, margin: Any, rank: Any, shrinkage: Any, standardize: Any, device: Any, **chosen: Any) -> None:
-    """Raise a ValueError that names the parameter, what it may be, and what it is."""
+    """Raise a ValueError if a parameter is invalid."""
     read_shrinkage(shrinkage)
     for name, value in chosen.items():
         if not (isinstance(value, str) and value in CHOICES[name]):
@@ -35,7 +35,7 @@ def check_parameters(*, margin: Any, rank: Any, shrinkage: Any, standardize: Any
 
 
 def read_shrinkage(shrinkage: Any) -> tuple[float, float] | None:
-    """Towards the pooled covariance and towards its diagonal; None for "auto"; one number is the former alone."""
+    """Return the shrinkage towards the pooled covariance and towards its diagonal; None for "auto"."""
     if isinstance(shrinkage, str) and shrinkage == "auto":
         return None
     pair = (shrinkage, 0.0) if _is_number(shrinkage) else shrinkage
@@ -45,7 +45,7 @@ def read_shrinkage(shrinkage: Any) -> tuple[float, float] | None:
 
 
 def available(device: Any) -> str:
-    """The name of a device that can be used here."""
+    """Return the name of a device after checking that it is available."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:

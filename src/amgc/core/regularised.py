@@ -1,4 +1,4 @@
-"""The classifier for statistics of finitely many samples: shrink, solve, calibrate."""
+"""The classifier for statistics of few samples: shrink, solve, calibrate."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TOLERANCE = 1e-5  # of the solve; accuracies do not change below 1e-3
 
 
 class Solution(NamedTuple):
-    """What an estimator needs: head and margins with the classes in order of arrival."""
+    """A solved and calibrated head. Classes are in order of arrival."""
 
     head: Head
     temperature: float
-    margins: Tensor  # m_k, 0 for the new classes, (K,)
-    correction: Correction | None = None  # what fresh samples differ in from those of the fit; not known of one from a file
+    margins: Tensor  # m_k (K,), 0 for new classes
+    correction: Correction | None = None  # how new samples differ from those of the fit; None for a solution from a file
 
 
 def solve_regularised(
@@ -37,10 +37,10 @@ def solve_regularised(
     shrinkage: tuple[float, float] | None,
     standardize: bool,
 ) -> Solution:
-    """The head for shrunk covariances, the temperature of its probabilities, and the margins that it was solved with.
+    """Return the head for shrunk covariances, the temperature of its probabilities, and its margins.
 
-    shrinkage : towards the pooled covariance and towards its diagonal; None goes by the number of samples.
-    standardize : the floor under every variance is measured by each feature's own total variance, not by their average.
+    shrinkage : towards the pooled covariance and towards its diagonal. None chooses both by the number of samples.
+    standardize : the variance floor is a share of each feature's own total variance, not of their average.
     """
     to_diagonal = towards_diagonal(statistics) if shrinkage is None else shrinkage[1]
     if statistics.form == "shared" and alike(is_new, margin):
@@ -54,8 +54,8 @@ def solve_regularised(
     head = solve(statistics.mean, covariances, is_new=is_new, margin=margin, balance=balance, ridge=floor, tolerance=TOLERANCE)
     if not head.converged and head.gap > 1e-3 * max(head.loss, 0.01):
         warnings.warn(
-            f"the classifier was not solved to the end: its loss {head.loss:.3g} may be {head.gap:.1g} above the minimum. "
-            "More shrinkage, or dtype='float64', makes the problem easier.",
+            f"the solver did not converge: the loss {head.loss:.3g} may be {head.gap:.1g} above the minimum. "
+            "Use more shrinkage, or dtype='float64'.",
             stacklevel=2,
         )
     average = covariances.average(torch.full((len(statistics),), 1 / len(statistics)).to(pooled.device))
@@ -73,7 +73,7 @@ def solve_regularised(
 def _solve_shared(
     statistics: ClassStatistics, is_new: Tensor, balance: Balance, to_diagonal: float, standardize: bool
 ) -> Solution:
-    """The same in closed form: all classes have one covariance, and none is enlarged, for in a call at least one is new."""
+    """Do the same in closed form, if all classes have one covariance and none is enlarged."""
     within = statistics.shared()
     floor = _floor(statistics.mean, within.variances, standardize)
     covariance = replace(within, keep=(1 - to_diagonal) * within.keep).plus_diagonal(floor)
@@ -84,9 +84,9 @@ def _solve_shared(
 
 
 def _floor(mean: Tensor, within: Tensor, standardize: bool) -> Tensor:
-    """What is added to each variance (d,): a share of the feature's total variance, or of all features' average."""
+    """Return the variance floor (d,): a share of each feature's total variance, or of their average."""
     total = within + mean.var(0, correction=0).to(within.device)
     level = total if standardize else total.mean().expand_as(total)
-    # A constant feature has no variance beyond rounding; any positive floor leaves it without weight.
+    # The variance of a constant feature is rounding error. Any positive floor gives it no weight.
     constant = total.sqrt() <= 1e-12 * mean.abs().amax(0).to(total)
     return VARIANCE_FLOOR * torch.where(constant, 1.0, level)

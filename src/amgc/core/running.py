@@ -1,7 +1,7 @@
-"""Statistics of classes whose features still move: updated from mini-batches, with a gradient to the batch at hand.
+"""Statistics of classes during their training, updated from mini-batches, with a gradient to the current batch.
 
-The update is that of ISDA (methods of the paper's supplement, section "online"): the exact merge of population moments, so
-that the result of a pass over fixed features is their mean and (1/n) covariance.
+The update is that of ISDA, the exact merge of population moments. After a pass over constant features the result is their mean
+and (1/n) covariance.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MeanGradient: TypeAlias = Literal["running", "straight_through"]
 class RunningStatistics:
     """Count (K,), mean (K, d) and covariance (K, d, d) of K classes since the last `reset`.
 
-    decay : 0 weighs all batches since then equally; else the share that a new batch gets at least (a moving average).
-    gradient : "running" lets the gradient through the batch's share of the running mean, m / (n + m); "straight_through"
-        gives it weight 1 while the value stays the running mean's.
+    decay : the minimum weight of a new batch, for a moving average. With 0 all batches since the reset weigh the same.
+    gradient : "running" scales the gradient by the batch's weight in the running mean, m / (n + m). "straight_through"
+        uses weight 1, with the same value.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class RunningStatistics:
         self.decay, self.gradient = decay, gradient
 
     def reset(self) -> None:
-        """Nothing seen yet."""
+        """Forget all batches."""
         for tensor in (self.count, self.mean, self.covariance):
             tensor.zero_()
 
     def update(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Add a batch, features (n, d) and labels (n,) in 0..K-1; returns the means (K, d) with a gradient to it.
+        """Add a batch, features (n, d) and labels (n,) in 0..K-1. Return the means (K, d), with a gradient to the features.
 
-        The covariances are constants for the gradient. A class without samples so far has mean and covariance 0.
+        Covariances have no gradient. A class without samples so far has mean and covariance 0.
         """
         features = features.float()
         member = torch.nn.functional.one_hot(labels, len(self.count)).to(features.dtype)  # (n, K)
@@ -70,18 +70,18 @@ class RunningStatistics:
         return mean
 
     def header(self) -> dict[str, Any]:
-        """What `from_file` needs beside the tensors, ready for JSON."""
+        """Return what `from_file` needs besides the tensors, for JSON."""
         return {"decay": self.decay, "gradient": self.gradient}
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
+        """Return the tensors of a checkpoint."""
         return {"count": self.count, "mean": self.mean, "covariance": self.covariance}
 
     @classmethod
     def from_file(
         cls, header: dict[str, Any], tensors: dict[str, Tensor], device: torch.device | str = "cpu"
     ) -> RunningStatistics:
-        """The statistics whose `header()` and `tensors()` these are."""
+        """Return the statistics with this `header()` and these `tensors()`."""
         result = cls(*tensors["mean"].shape, **header, device=device)
         for name, value in result.tensors().items():
             value.copy_(tensors[name])

@@ -1,4 +1,4 @@
-"""The sum of squares Σ x xᵀ of many rows in many dimensions: one triangle of a d × d matrix, nothing of its size beside it."""
+"""The sum of squares Σ x xᵀ of many rows in many dimensions, stored as one triangle of a d × d matrix."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from torch import Tensor
 
 from amgc.core import memory, symmetric
 
-ROWS = 2048  # of a matrix product: reading and writing the matrix then costs little beside the arithmetic
+ROWS = 2048  # per matrix product, so that memory access costs little compared with the arithmetic
 
 
 class Scatter:
-    """Σ x xᵀ (d, d) of rows that may come in any number at a time.
+    """Σ x xᵀ (d, d) of rows that are added in batches of any size.
 
-    Rows wait in a buffer until there are `ROWS` of them. They are never kept: whoever looks at the sum, copies or pickles it
-    finds them added and the buffer gone. A solve will need a second matrix: a size at which that would not fit is refused at
-    once, not after all data have been seen.
+    Rows are buffered until there are `ROWS` of them. Reading, copying or pickling the sum adds them and drops the buffer, so
+    no row is ever stored. A solve needs a second matrix. If both do not fit into memory, the constructor raises, not the solve.
     """
 
     def __init__(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -36,13 +35,13 @@ class Scatter:
 
     @property
     def upper(self) -> Tensor:
-        """The sum so far: its upper triangle, and zeros below."""
+        """The upper triangle of the sum, with zeros below."""
         self._flush()
         self._rows = None
         return self._upper
 
     def add(self, rows: Tensor, centre: Tensor | None = None) -> None:
-        """Add x xᵀ of rows (n, d), less `centre` (d,) in float64 if there is one."""
+        """Add x xᵀ of rows (n, d), minus `centre` (d,) in float64 if it is given."""
         for piece in torch.split(rows, ROWS):
             if self._rows is None:
                 self._rows = self._upper.new_empty(ROWS, len(self._upper))

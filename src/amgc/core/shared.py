@@ -1,8 +1,8 @@
 """The closed form for one covariance that all classes share, in up to tens of thousands of dimensions.
 
-W = ½ Σ⁻¹ μ by one Cholesky factorisation in place: beside the kept triangle of Σ there is one matrix of its size, the factor.
-Large ones are factorised in float32, in half the memory; the weights then get their digits back by iterative refinement, with
-residuals in float64.
+W = ½ Σ⁻¹ μ is computed with one Cholesky factorisation in place. Besides the stored triangle of Σ, memory is needed for one
+matrix of the same size, the factor. Large matrices are factorised in float32. The weights regain their precision by iterative
+refinement with residuals in float64.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from amgc.core import memory, symmetric
 from amgc.core.covariance import Covariances, SharedCovariance
 from amgc.core.kernel import evaluate
 
-DOUBLE_UP_TO = 2048  # dimensions in which a float64 factor of float32 covariances costs nothing worth saving
-PROBES = 32  # random signs that stand for all directions in the trace of a large matrix
+DOUBLE_UP_TO = 2048  # dimensions in which a float64 factor of float32 covariances is cheap
+PROBES = 32  # random sign vectors that estimate the trace of a large matrix
 ROUNDS = 6  # of refinement
-PRECISE = {torch.float32: 1e-6, torch.float64: 1e-13}  # the residual, beside the means, at which refinement stops
-WRONG = 1e-3  # the residual above which a factor is not one of this matrix
+PRECISE = {torch.float32: 1e-6, torch.float64: 1e-13}  # refinement stops at this residual, relative to the means
+WRONG = 1e-3  # a larger residual means that the factor is useless
 
 
 class Factor:
-    """Σ = D UᵀU D with D the deviations: scaled to unit variances, so that the features' units do not matter."""
+    """The factorisation Σ = D UᵀU D with D the deviations. Scaling to unit variances makes it independent of units."""
 
     def __init__(self, covariance: SharedCovariance, floor: float) -> None:
         upper, variances = covariance.upper, covariance.variances
@@ -33,7 +33,7 @@ class Factor:
         dtype = torch.float64 if double else torch.float32
         rows = 8 * PROBES + 1024
         memory.check(covariance.dim, dtype, 1, rows, upper.device, "the factor of a shared covariance", "Use fewer features.")
-        # Where nothing varies any unit will do. The floor is a share of each variance.
+        # Constant features get unit variance. The floor is a share of each variance.
         units = torch.where(variances > 0, variances, 1.0)
         self.covariance = replace(covariance, variances=variances + floor * units)
         self.scale = units.rsqrt()
@@ -43,15 +43,15 @@ class Factor:
         self.exists = symmetric.factorise(self.root)
 
     def white(self, columns: Tensor) -> Tensor:
-        """U⁻ᵀ D⁻¹ x for columns x (d, m): features in coordinates in which Σ is the identity."""
+        """Whiten columns x (d, m): U⁻ᵀ D⁻¹ x, coordinates in which Σ is the identity."""
         return symmetric.forward(self.root, columns * self.scale[:, None])
 
     def solve(self, white: Tensor) -> Tensor:
-        """Σ⁻¹ x, in float64, for columns that `white` made."""
+        """Return Σ⁻¹ x in float64, for columns from `white`."""
         return symmetric.backward(self.root, white).double() * self.scale[:, None]
 
     def share(self, diagonal: Tensor) -> float:
-        """tr(Σ⁻¹ diag) for diag ≥ 0 (d,): exact in few dimensions, else by random signs (Hutchinson), always the same."""
+        """Return tr(Σ⁻¹ diag) for diag ≥ 0 (d,): exact in few dimensions, else by fixed random signs (Hutchinson)."""
         dim, size = self.covariance.dim, diagonal.clamp_min(0).sqrt()
         if dim <= DOUBLE_UP_TO // 4:
             return float(self.white(torch.diag(size)).square().sum())
@@ -59,13 +59,13 @@ class Factor:
 
 
 def random_signs(dim: int) -> Tensor:
-    """Columns (d, PROBES) that stand for all directions; always the same."""
+    """Return random signs (d, PROBES), the same in every call."""
     return torch.randint(2, (dim, PROBES), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
 
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """W (K, d) and b (K,) in float64, with the loss, the whitened gradient's norm, and what they were computed with."""
+    """W (K, d) and b (K,) in float64, their loss, the norm of the whitened gradient, and the factor of Σ."""
 
     weight: Tensor
     bias: Tensor
@@ -75,7 +75,7 @@ class ClosedForm:
 
 
 def closed_form(mean: Tensor, covariance: SharedCovariance, class_weight: Tensor) -> ClosedForm:
-    """The minimiser of L_DB for centred means (K, d), float64, when all classes have this covariance: half of LDA."""
+    """Return the minimiser of L_DB for centred means (K, d), float64, if all classes have this covariance: half of LDA."""
     factor, solved, pushed = _solved(covariance, mean.T)
     inner = mean @ solved
     weight, bias = solved.T / 2, closed_bias((inner + inner.T) / 2, class_weight)
@@ -87,11 +87,11 @@ def closed_form(mean: Tensor, covariance: SharedCovariance, class_weight: Tensor
 
 
 def closed_bias(inner: Tensor, class_weight: Tensor) -> Tensor:
-    """The biases that go with W = ½ Σ⁻¹ μ; `inner` is μ_jᵀ Σ⁻¹ μ_k (K, K).
+    """Return the optimal biases for W = ½ Σ⁻¹ μ; `inner` is μ_jᵀ Σ⁻¹ μ_k (K, K).
 
-    The exponents become z_jk = t_j - t_k - D_jk²/8, D the Mahalanobis distance between means. The gradient vanishes when
-    class_weight_k p_jk is symmetric in j and k, that is when x = exp(t) solves x_j Σ_k E_jk x_k = class_weight_j with
-    E = exp(-D²/8): the scaling of a symmetric matrix to given row sums, found by Sinkhorn's iteration on K numbers.
+    The exponents are z_jk = t_j - t_k - D_jk²/8, with D the Mahalanobis distance between means. The gradient is zero if
+    class_weight_k p_jk is symmetric in j and k, that is if x = exp(t) solves x_j Σ_k E_jk x_k = class_weight_j with
+    E = exp(-D²/8). This scales a symmetric matrix to given row sums, by Sinkhorn iterations on K numbers.
     """
     squares = inner.diagonal()
     log_e = -(squares[:, None] + squares - 2 * inner).clamp_min(0) / 8
@@ -99,35 +99,35 @@ def closed_bias(inner: Tensor, class_weight: Tensor) -> Tensor:
     for _ in range(1000):
         step = 0.5 * (class_weight.log() - t - torch.logsumexp(log_e + t, 1))
         t = t + step
-        if float(step.max() - step.min()) < 1e-13:  # a constant does not matter
+        if float(step.max() - step.min()) < 1e-13:  # up to a constant
             break
     return t - squares / 4
 
 
 def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tensor, Tensor]:
-    """A factor of Σ, Σ⁻¹ x for columns x, and Σ times that; the variances are raised by as little as that needs."""
+    """Return a factor of Σ, Σ⁻¹ x for columns x, and Σ Σ⁻¹ x. Variances are raised as little as possible."""
     floor = start = torch.finfo(torch.float64).eps
-    while floor < 1:  # a correlation matrix and as much again on its diagonal has a factor, if it is one
+    while floor < 1:  # a correlation matrix with its diagonal doubled has a factor
         factor = Factor(covariance, floor)
         if factor.exists:
             solved, pushed, residual = _refined(factor, columns)
             if residual <= WRONG:
                 break
         floor = max(10 * floor, torch.finfo(factor.root.dtype).eps)
-        del factor  # before there is another
+        del factor  # free its memory before the next one
     else:
         raise ValueError("the covariances are not finite: the features are too large, or a margin or ridge is.")
     if factor.root.dtype == torch.float32 and floor > start:
         warnings.warn(
-            f"the shared covariance of {covariance.dim:,} features is too near to singular for float32: every variance was "
-            f"raised by {floor:.0e} of itself. More samples, more shrinkage or ridge, or dtype float64 makes that unnecessary.",
+            f"the shared covariance of {covariance.dim:,} features is nearly singular in float32: every variance was increased "
+            f"by a factor of 1 + {floor:.0e}. Use more samples, more shrinkage or ridge, or dtype float64.",
             stacklevel=2,
         )
     return factor, solved, pushed
 
 
 def _refined(factor: Factor, columns: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Σ⁻¹ x, Σ times that, and what is left of x beside x itself, both whitened."""
+    """Return Σ⁻¹ x, Σ Σ⁻¹ x, and the norm of the whitened residual relative to that of whitened x."""
     white = factor.white(columns)
     size = float(white.double().norm()) or 1.0
     solved, best = factor.solve(white), (torch.zeros(0), torch.zeros(0), float("inf"))
@@ -135,7 +135,7 @@ def _refined(factor: Factor, columns: Tensor) -> tuple[Tensor, Tensor, float]:
         pushed = factor.covariance.times(solved)
         white = factor.white(columns - pushed)
         residual = float(white.double().norm()) / size
-        if not residual < best[2] / 2:  # rounding is all that is left
+        if not residual < best[2] / 2:  # only rounding errors are left
             break
         best = solved, pushed, residual
         if residual < PRECISE[factor.root.dtype]:

@@ -1,4 +1,4 @@
-"""How far covariances are drawn together when nobody says: by the number of samples, from the statistics alone."""
+"""Default shrinkage of covariances, from the number of samples and the class statistics."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from amgc.core.gaussian import oas
 from amgc.core.loading import chosen_loading
 from amgc.core.statistics import ClassStatistics
 
-POOLED_SAMPLES = 3  # per feature: what the pooled covariance is worth beside a class's own
+POOLED_SAMPLES = 3  # per feature: the weight of the pooled covariance, in samples of a class
 
 
 def towards_pooled(statistics: ClassStatistics) -> Tensor:
-    """Towards the pooled covariance, per class (K,). Measured in `benchmarks/defaults.py`."""
+    """Return the shrinkage towards the pooled covariance per class (K,), as measured in `benchmarks/defaults.py`."""
     prior = POOLED_SAMPLES * statistics.dim
     return prior / (prior + statistics.count.double())
 
 
 def towards_diagonal(statistics: ClassStatistics) -> float:
-    """Of the pooled covariance towards its diagonal: by OAS; for a shared one, which is all that there is to tell classes
-    apart by, by leave-one-out (`amgc.core.loading`): Σ + e diag(Σ) is (1 - b) Σ + b diag(Σ), but for its scale.
+    """Return the shrinkage of the pooled covariance towards its diagonal: by OAS, or by leave-one-out for a shared covariance.
+
+    Leave-one-out (`amgc.core.loading`) chooses Σ + e diag(Σ), which equals (1 - b) Σ + b diag(Σ) up to scale.
     """
     if statistics.form == "diagonal":
         return 0.0

@@ -1,8 +1,8 @@
-"""The classifier that minimises L_DB for given statistics: a smooth convex problem, solved instead of trained.
+"""The classifier that minimises L_DB for given statistics, a smooth convex problem.
 
-In (weight, bias) L_DB is a log-sum-exp of convex quadratics, so 200 epochs of SGD on a frozen extractor can be replaced by one
-deterministic solve. One covariance for all classes has a closed form (`amgc.core.shared`), from which the iteration for others
-starts; whitening by the average covariance makes L-BFGS need few steps.
+L_DB is a log-sum-exp of convex quadratics in (weight, bias). So 200 epochs of SGD on a frozen extractor can be replaced by one
+deterministic solve. With one covariance for all classes there is a closed form (`amgc.core.shared`), from which the iteration
+for other covariances starts. Whitening by the average covariance keeps the number of L-BFGS steps small.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from amgc.core.statistics import ClassStatistics
 from amgc.core.whitening import Whitener
 
 Balance: TypeAlias = Literal["per_class", "two_means"]
-SHARED_ITERATIONS = 20  # before the coordinates become each class's own
-SMALL = 1 << 20  # numbers in the covariances up to which float64 costs nothing worth saving
+SHARED_ITERATIONS = 20  # in coordinates that all classes share, before each class gets its own
+SMALL = 1 << 20  # covariances with at most so many numbers are converted to float64, which is cheap
 CURVATURE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear classifier, scores = features @ weight.T + bias, and the certificate of how well it was solved.
+    """A linear classifier, scores = features @ weight.T + bias, with a certificate of the solve.
 
-    weight (C, d) and bias (C,) are float64, in the gauge where the rows of `weight` and the biases sum to zero.
-    `gap` estimates how far `loss` is above the minimum: the larger of half the Newton decrement, by L-BFGS's inverse
-    Hessian, and of what the last five iterations gained. The loss and the scores of likely features are determined to that;
-    a weight is no better than the loss is curved along it, so that a feature that hardly ever varies may have one that is off
-    by its own size;
-    `gradient_norm` is taken in whitened coordinates, so that it does not depend on the features' units.
+    weight (C, d) and bias (C,) are float64. The rows of `weight`, and the biases, sum to zero.
+
+    `gap` estimates how far `loss` is above the minimum. It is the larger of half the Newton decrement, with L-BFGS's inverse
+    Hessian, and the gain of the last five iterations. The loss and the scores of likely features are accurate to that. A weight
+    is determined only as far as the loss depends on it: that of a feature with very small variance may be off by its own size.
+
+    `gradient_norm` is measured in whitened coordinates, so it does not depend on the features' units.
     """
 
     weight: Tensor
@@ -62,19 +63,19 @@ def solve_head(
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
 ) -> Head:
-    """The head that minimises L_AMGC (Eq. separate) for these statistics.
+    """Return the head that minimises L_AMGC (Eq. separate) for these statistics.
 
     Parameters
     ----------
-    margin : λ of VE, Eq. (ve), for all classes but `new`.
+    margin : λ of VE, Eq. (ve), for all classes except `new`.
     new : the classes that are not enlarged.
-    balance : "per_class" weighs every class equally (L_DBGC in one formula); "two_means" adds the mean over the new classes
-        and the mean over the old ones, as Eq. (separate) is printed. Without new or without old classes they agree.
-    ridge : added to every variance, one number or one per feature (d,). A little of it gives statistics of few samples, whose
-        covariances are singular, a finite optimum. "auto", for a shared covariance: a share of each variance, chosen by
-        leave-one-out in closed form (`amgc.core.loading`).
-    start : a head to start from, for the first classes of `statistics`; the others' rows come from the closed form.
-    tolerance : stop when the estimated gap is below this share of the loss (or of 0.01, if the loss is smaller still).
+    balance : "per_class" weighs every class equally, as L_DBGC does. "two_means" adds the mean over new classes and the mean
+        over old classes, as Eq. (separate) does. Without new or without old classes both are the same.
+    ridge : added to every variance, one number or one per feature (d,). A small ridge gives singular covariances, of few
+        samples, a finite optimum. "auto", for a shared covariance: a share of each variance, chosen by leave-one-out in
+        closed form (`amgc.core.loading`).
+    start : an initial head for the first classes of `statistics`. The other rows come from the closed form.
+    tolerance : stop if the estimated gap is below this share of the loss, or of 0.01 if the loss is smaller.
 
     >>> statistics = ClassStatistics(1, dtype=torch.float64).update([[0.0], [2.0], [4.0], [6.0]], [0, 0, 1, 1])
     >>> head = solve_head(statistics, margin=0.0)
@@ -105,7 +106,7 @@ def solve_head(
         raise ValueError("there are no classes to solve for; update the statistics first.")
     is_new = torch.zeros(len(statistics), dtype=torch.bool)
     is_new[[statistics.index(label) for label in new]] = True
-    if statistics.form == "shared" and alike(is_new, margin):  # without a copy of the matrix
+    if statistics.form == "shared" and alike(is_new, margin):  # needs no copy of the matrix
         return solve_shared(statistics.mean, loaded(statistics.shared(), is_new, margin, ridge), is_new, balance)[0]
     return solve(
         statistics.mean,
@@ -149,7 +150,7 @@ def solve(
         extra = torch.as_tensor(ridge, dtype=dtype, device=device).expand(dim)
         covariances = covariances.plus_diagonal(extra.unsqueeze(0))
 
-    # Distances between means, not the means themselves, matter: without their average float32 loses least.
+    # Only differences between means matter. Centred means lose least in float32.
     centre = mean.mean(0)
     problem = _Problem((mean - centre).to(device), covariances, class_weight, dtype)
     weight, bias = problem.half_lda()
@@ -167,7 +168,7 @@ def solve(
 
 
 def solve_shared(mean: Tensor, covariance: SharedCovariance, is_new: Tensor, balance: Balance) -> tuple[Head, ClosedForm]:
-    """The head in closed form when all classes, mean (K, d), have this covariance; and the closed form with its factor."""
+    """Return the head and the closed form if all classes, mean (K, d), have this covariance."""
     centre = mean.mean(0)
     class_weight = balanced(is_new, balance).to(mean.device)
     closed = closed_form(mean - centre, covariance, class_weight)
@@ -184,12 +185,12 @@ def loaded(covariance: SharedCovariance, is_new: Tensor, margin: float, ridge: f
 
 
 def alike(is_new: Tensor, margin: float) -> bool:
-    """Whether variance enlarging leaves one covariance for all classes one."""
+    """Return whether one covariance for all classes stays one after variance enlarging."""
     return margin == 0 or bool((is_new == is_new[0]).all())
 
 
 def balanced(is_new: Tensor, balance: Balance) -> Tensor:
-    """Each class's weight in the loss, float64 (K,)."""
+    """Return the weight of each class in the loss, (K,) in float64."""
     count, new = len(is_new), int(is_new.sum())
     if balance == "per_class" or new in (0, count):
         return torch.full((count,), 1 / count, dtype=torch.float64)
@@ -198,7 +199,7 @@ def balanced(is_new: Tensor, balance: Balance) -> Tensor:
 
 
 class _Problem:
-    """L_DB for fixed statistics as a function of (weight, bias); means (K, d) centred and float64."""
+    """L_DB as a function of (weight, bias). Means (K, d) are centred and float64."""
 
     def __init__(self, mean: Tensor, covariances: Covariances, class_weight: Tensor, dtype: torch.dtype) -> None:
         self.mean, self.covariances, self.class_weight = mean, covariances, class_weight
@@ -211,12 +212,12 @@ class _Problem:
         return evaluate(weight.to(self.dtype), bias.to(self.dtype), *self.single)
 
     def half_lda(self) -> tuple[Tensor, Tensor]:
-        """The exact minimiser when all classes share one covariance, the average: half of LDA's weights."""
+        """Return the minimiser if all classes had the average covariance: half of LDA's weights."""
         white = self.whitener.push(self.mean)
         return self.whitener.unwhiten(white / 2), closed_bias(white @ white.T, self.class_weight)
 
     def scaled(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Halve a head while that lowers the loss: with class covariances half of LDA overshoots."""
+        """Halve a head while this lowers the loss. With class covariances, half of LDA is too long."""
         loss = float(self.evaluate(weight, bias).loss)
         while True:
             halved = float(self.evaluate(weight / 2, bias / 2).loss)
@@ -225,30 +226,29 @@ class _Problem:
             loss, weight, bias = halved, weight / 2, bias / 2
 
     def continued(self, weight: Tensor, bias: Tensor, start: Head, centre: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of `start` for the classes that it knows, and the closed form's, scaled to go with them, for the others."""
+        """Return the rows of `start` for its classes, and for the others rows of the closed form on the same scale."""
         known = len(start.weight)
         closed = self.whitener.whiten(weight[:known])
         scale = (self.whitener.whiten(start.weight.to(weight)) * closed).sum() / closed.square().sum().clamp_min(1e-300)
         scale = scale.clamp(0.0, 1.0)
         bias_there = (start.bias + start.weight @ centre.to(start.weight)).to(bias)
-        shift = (bias_there - scale * bias[:known]).mean()  # the biases of both are known up to a constant only
+        shift = (bias_there - scale * bias[:known]).mean()  # both biases are determined up to a constant
         return torch.cat([start.weight.to(weight), scale * weight[known:]]), torch.cat(
             [bias_there - shift, scale * bias[known:]]
         )
 
     def measured(self, weight: Tensor, bias: Tensor) -> Head:
-        """A head that is the closed-form minimiser, with its loss and gradient."""
+        """Return a head that is the closed-form minimiser, with its loss and gradient."""
         value = self.evaluate(weight, bias)
         assert value.weight is not None and value.bias is not None
         gradient = torch.cat([self.whitener.push(value.weight.double()), value.bias.double()[:, None]], 1)
         return Head(weight, bias, float(value.loss), float(gradient.norm()), 0.0, 0, 1, True)
 
     def minimise(self, weight: Tensor, bias: Tensor, tolerance: float, max_iterations: int) -> Head:
-        """L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
+        """Run L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
 
-        The second coordinates are worth their cost (about ten evaluations, and some times the memory of the covariances)
-        only near the minimum, where the curvature changes little any more, and only for covariances of the classes' own.
-        One matrix that they share, enlarged for some, is not worth a matrix for each.
+        The second coordinates cost about ten evaluations and several times the memory of the covariances. They pay off only
+        near the minimum, where the curvature is nearly constant, and only if classes have covariances of their own.
         """
         own = self.covariances.common is None or self.covariances.full is not None or self.covariances.factor is not None
         few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
@@ -289,11 +289,11 @@ class _Problem:
         )
 
     def curvature(self, weight: Tensor, bias: Tensor) -> tuple[Whitener, Tensor]:
-        """The blocks of the Hessian that belong to one row of the weight each, as coordinates; and the biases' scale.
+        """Return coordinates by the Hessian's diagonal blocks, one block per row of the weight, and scales of the biases.
 
-        Row j meets class k ≠ j as a competitor and class j as the true one. With a_jk = μ_k + Σ_k v_jk its block is
+        Row j competes with each class k ≠ j and is the true row of class j. With a_jk = μ_k + Σ_k v_jk its block is
         Σ_k≠j c_k (p_jk Σ_k + p_jk (1 - p_jk) a_jk a_jkᵀ) + c_j (Σ_l≠j p_lj (Σ_j + a_lj a_ljᵀ) - ā āᵀ), ā = Σ_l≠j p_lj a_lj.
-        Of classes that keep only variances, the blocks' diagonals serve: no d × d matrix is made.
+        For diagonal covariances only the diagonals of the blocks are computed, and no d × d matrix.
         """
         mean, covariances, _, class_weight = self.single
         weight = (weight - weight.mean(0)).to(self.dtype)
@@ -302,7 +302,7 @@ class _Problem:
         leaving = share.sum(1)  # c_k (1 - p_kk)
         mixture = share.T + torch.diag(leaving)
         blocks = covariances.mixtures(mixture)
-        # A little of the average keeps blocks of few-sample classes invertible.
+        # A small share of the average keeps the blocks of classes with few samples invertible.
         blocks += 1e-3 * column(mixture.sum(1), self.average.ndim) * self.average.to(blocks)
         bias_scale = (variance.sum(0) + leaving).double().clamp_min(1e-12).rsqrt()
         rows = max(1, CURVATURE_BYTES // (2 * weight.element_size() * weight.numel()))

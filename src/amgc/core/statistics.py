@@ -1,7 +1,7 @@
-"""What is remembered of each class: how many samples, their mean and their covariance. Never a sample.
+"""The statistics that are stored of each class: number of samples, mean and covariance. Samples are never stored.
 
-Everything that adds data (a batch, another `ClassStatistics`) goes through one formula, the exact merge of two groups' moments
-by Chan, Golub and LeVeque, which stays accurate when the features sit far from zero.
+Batches and other `ClassStatistics` are added by one formula, the exact merge of the moments of two groups by Chan, Golub and
+LeVeque. It is accurate also for features far from zero.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from amgc.core import symmetric
 from amgc.core.covariance import Covariances, LowRank, SharedCovariance
 from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
 from amgc.core.scatter import ROWS, Scatter
+from amgc.core.spread import Spread
 
 Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
 KIND = "class statistics"
 
 
 class ClassStatistics:
-    """Count, mean and covariance per class, updated from a stream.
+    """Count, mean and covariance per class, updated from a stream of samples.
 
     Parameters
     ----------
-    dim : the number of features d.
-    covariance : what is kept of each class's spread.
-        "full": the d × d matrix. "lowrank": a factor of `rank` columns and the exact variances. "diagonal": the variances.
-        "shared": one d × d matrix, the pooled within-class covariance, for all classes together; for tens of thousands of
-        features (12,800: 655 MB in float32, and as much again for a solve; a MemoryError at once where that would not fit).
-    rank : columns of the factor, for "lowrank". The default keeps a class of 512 features in 64 KB.
-    dtype, device : of the covariances; means are float64.
+    dim : int, the number of features d.
+    covariance : {"full", "lowrank", "diagonal", "shared"}, the form of the stored covariances.
+        "full": a d × d matrix per class. "lowrank": a factor of `rank` columns and the exact variances. "diagonal": the
+        variances. "shared": one d × d matrix for all classes, the pooled within-class covariance. It suits tens of thousands
+        of features: 12,800 need 655 MB in float32, and as much again for a solve. If that does not fit, a MemoryError is
+        raised at once.
+    rank : int, columns of the factor for "lowrank". The default stores a class of 512 features in 64 KB.
+    dtype, device : of the covariances. Means are in float64.
 
-    `update` gives the same result for any order and batch size (for "lowrank": count, mean and variances do; the factor is
-    exact while a class's covariance has no more than `rank` dimensions, and else the leading part of it). Covariances are
-    the unbiased estimate (n - 1); that of a single sample is zero.
+    The order and the size of batches do not matter. For "lowrank" this holds for count, mean and variances. The factor is
+    exact while a class's covariance has at most `rank` dimensions, and its leading part otherwise. Covariances are the
+    unbiased estimate (n - 1). The covariance of a single sample is zero.
 
     >>> statistics = ClassStatistics(2)
     >>> _ = statistics.update([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0]], ["cat", "cat", "dog"])
@@ -74,24 +76,18 @@ class ClassStatistics:
         self.device = torch.device(device)
         self.classes: list[Label] = []
         self._index: dict[Label, int] = {}
-        self._used: dict[str, Tensor] = {}  # per-class rows; may hold spare ones beyond len(classes)
+        self._used: dict[str, Tensor] = {}  # one row per class, and spare rows beyond len(classes)
         self._used["count"] = torch.zeros(0, dtype=torch.int64)
         self._used["mean"] = torch.zeros(0, dim, dtype=torch.float64, device=self.device)
-        for name, shape in self._row_shapes().items():
+        self._spread = Spread(covariance, self.dim, self.rank, dtype)
+        for name, shape in self._spread.shapes().items():
             self._used[name] = torch.zeros(0, *shape, dtype=dtype, device=self.device)
         if covariance == "shared":
-            # The sum of squares about the class means, over all classes; kept as a sum so that adding is all there is to do.
+            # The sum over all classes of squares about the class means. A sum, so that updates only add to it.
             self._scatter = Scatter(self.dim, dtype, self.device)
             self._freedom = 0  # its degrees of freedom, Σ_k (n_k - 1)
 
-    def _row_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The tensors kept per class besides count and mean."""
-        d = self.dim
-        if self.form == "lowrank":
-            return {"factor": (d, self.rank), "diagonal": (d,)}
-        return {} if self.form == "shared" else {self.form: (d, d) if self.form == "full" else (d,)}
-
-    # ---- what is known -----------------------------------------------------------------------------------------------
+    # ---- reading ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -104,7 +100,7 @@ class ClassStatistics:
         return f"ClassStatistics({len(self)} classes, d = {self.dim}, {kept}{self.form})"
 
     def index(self, label: Label) -> int:
-        """The row of a class; KeyError with the known classes if there is none."""
+        """Return the row of a class. Raises KeyError for unknown classes."""
         label = plain(label)
         if label not in self._index:
             raise KeyError(f"class {label!r} is not known; known are {listing(self.classes)}.")
@@ -125,7 +121,7 @@ class ClassStatistics:
 
     @property
     def covariance(self) -> Tensor | LowRank:
-        """(K, d, d); its diagonals (K, d) for "diagonal"; a `LowRank` for "lowrank". For "shared" K views of one matrix."""
+        """Covariances (K, d, d); for "diagonal" variances (K, d), for "lowrank" a `LowRank`, for "shared" views of one."""
         if self.form == "full":
             return self._rows("full")
         if self.form == "diagonal":
@@ -136,7 +132,7 @@ class ClassStatistics:
 
     @property
     def covariances(self) -> Covariances:
-        """The same as a sum of parts, in the cheapest form for the losses and the solver."""
+        """The covariances as a sum of parts, the form that the losses and the solver use."""
         if self.form == "full":
             return Covariances(full=self._rows("full"))
         if self.form == "diagonal":
@@ -148,7 +144,7 @@ class ClassStatistics:
         return Covariances(common=self.pooled())
 
     def pooled(self) -> Tensor:
-        """The within-class covariance over all classes, weighted by degrees of freedom: (d, d), or (d,) for "diagonal"."""
+        """Return the within-class covariance of all classes, weighted by degrees of freedom: (d, d), or (d,) for "diagonal"."""
         if self.form == "shared":
             return symmetric.mirrored(self._scatter.upper, 1 / max(self._freedom, 1))
         freedom = (self.count - 1).to(torch.float64)
@@ -156,9 +152,9 @@ class ClassStatistics:
         return self.covariances.average(share.to(self.device))
 
     def shared(self) -> SharedCovariance:
-        """The covariance of a "shared" form as the closed form wants it: the kept triangle itself, not a copy."""
+        """Return the covariance of the "shared" form for the closed form: the stored triangle itself, not a copy."""
         if self.form != "shared":
-            raise ValueError(f"these statistics keep {self.form!r} covariances, not a shared one.")
+            raise ValueError(f"these statistics store {self.form!r} covariances, not a shared one.")
         upper, share = self._scatter.upper, 1 / max(self._freedom, 1)
         return SharedCovariance(upper, share, upper.diagonal().double() * share)
 
@@ -169,13 +165,13 @@ class ClassStatistics:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept, as `save` writes them (without the small header)."""
+        """Bytes that `save` writes, without the small header."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
-    # ---- adding and taking away --------------------------------------------------------------------------------------
+    # ---- updating ----------------------------------------------------------------------------------------------------
 
     def update(self, features: Any, labels: Sequence[Label] | np.ndarray | Tensor) -> ClassStatistics:
-        """Add samples: features (N, d), one label each. New labels become new classes, in order of arrival."""
+        """Add samples: features (N, d) with one label each. New labels become new classes, in order of arrival."""
         features = read_features(features, self.dim, self.device)
         names, inverse = group_by_label(labels)
         if len(inverse) != len(features):
@@ -194,25 +190,16 @@ class ClassStatistics:
             mean[k] = rows.mean(0)
             centred[start : start + size] = rows - mean[k]
             start += size
-        spread: dict[str, list[Tensor]] = {name: [] for name in self._row_shapes()}
-        for group in torch.split(centred, sizes) if spread else ():
-            freedom = max(len(group) - 1, 1)
-            if self.form == "full":
-                product = (group.T @ group).div_(freedom)
-                spread["full"].append(product.triu_().add_(product.triu(1).T))  # symmetric to the bit
-            if "diagonal" in spread:
-                spread["diagonal"].append(group.square().sum(0) / freedom)
-            if self.form == "lowrank":
-                spread["factor"].append(self._leading(group.T / math.sqrt(freedom), spread["diagonal"][-1]))
-        self._absorb(names, count, mean, spread)
+        spreads = [self._spread.of(group) for group in torch.split(centred, sizes)]
+        self._absorb(names, count, mean, spreads)
         return self
 
     def _update_shared(self, features: Tensor, names: list[Label], groups: Sequence[Tensor]) -> ClassStatistics:
-        """Add samples to the shared covariance, a few thousand rows at a time: there may be gigabytes of them.
+        """Add samples to the shared covariance in blocks of a few thousand rows, because they may be gigabytes.
 
-        b more rows of a known class of n samples also move its mean, by Chan's formula another n b / (n + b) δ δᵀ with
-        δ = mean of the rows - mean so far. Rows taken about a centre √(n / (n + b)) δ short of their own mean have exactly that
-        sum of squares: no row is added, however small the batches are.
+        If a class of n samples gets b more, its mean moves. By Chan's formula this adds n b / (n + b) δ δᵀ to the sum of
+        squares, where δ is the mean of the new rows minus the mean so far. The same sum results from the new rows alone if
+        they are centred at their own mean minus √(n / (n + b)) δ. So no extra row is added, even for small batches.
         """
         mean = torch.zeros(len(names), self.dim, dtype=torch.float64, device=self.device)
         for own, group in zip(mean, groups, strict=True):
@@ -225,10 +212,10 @@ class ClassStatistics:
             old = int(self.count[row])
             centres[k] -= math.sqrt(old / (old + len(groups[k]))) * (mean[k] - self.mean[row])
         largest = max(abs(float(end)) for end in (*features.aminmax(), *centres.aminmax()))
-        if 4 * len(features) * largest**2 > torch.finfo(self.dtype).max:  # perhaps: look at each
+        if 4 * len(features) * largest**2 > torch.finfo(self.dtype).max:  # it may overflow: check each class
             for centre, group in zip(centres, groups, strict=True):
                 self._check_size([(features[group] - centre).to(self.dtype).square().sum(0)])
-        self._absorb(names, torch.tensor([len(group) for group in groups]), mean, {})
+        self._absorb(names, torch.tensor([len(group) for group in groups]), mean, [{}] * len(names))
         for centre, group in zip(centres, groups, strict=True):
             for rows in torch.split(group, ROWS):
                 self._scatter.add(features[rows], centre)
@@ -236,7 +223,7 @@ class ClassStatistics:
         return self
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
-        """Add all that `other` has seen, exactly as if its samples had been given to `update` here."""
+        """Add the statistics of `other`, as if `update` had been called with its samples."""
         if not isinstance(other, ClassStatistics):
             raise TypeError(f"merge needs ClassStatistics, not {type(other).__name__}.")
         if (other.dim, other.form) != (self.dim, self.form):
@@ -245,21 +232,22 @@ class ClassStatistics:
             )
         if other is self:
             other = copy.deepcopy(other)
-        where = {"dtype": self.dtype, "device": self.device}
-        spread = {name: [row.to(**where) for row in other._rows(name)] for name in self._row_shapes()}
+        where: Any = {"dtype": self.dtype, "device": self.device}
+        names = self._spread.shapes()
+        spreads = [{name: other._rows(name)[k].to(**where) for name in names} for k in range(len(other))]
         if self.form == "lowrank" and other.rank != self.rank:
-            spread["factor"] = [self._leading(f, v) for f, v in zip(spread["factor"], spread["diagonal"], strict=True)]
+            spreads = [one | {"factor": self._spread.leading(one["factor"], one["diagonal"])} for one in spreads]
         steps, known = self._steps(other) if self.form == "shared" else (torch.empty(0), 0)
-        self._absorb(other.classes, other.count, other.mean.to(self.device), spread)
+        self._absorb(other.classes, other.count, other.mean.to(self.device), spreads)
         if self.form == "shared":
             self._scatter.add(steps)
             self._freedom += known
-            self._scatter.upper.add_(other._scatter.upper.to(**where))  # type: ignore[call-overload]
+            self._scatter.upper.add_(other._scatter.upper.to(**where))
             self._freedom += other._freedom
         return self
 
     def _steps(self, other: ClassStatistics) -> tuple[Tensor, int]:
-        """Rows by whose squares the shared sum grows when the means of classes that both know become one; and how many."""
+        """Return rows whose squares the shared sum gains by merging the means of common classes, and the number of them."""
         both = [(self._index[name], k) for k, name in enumerate(other.classes) if name in self._index]
         mine, theirs = [row for row, _ in both], [k for _, k in both]
         olds, fresh = self.count[mine].double(), other.count[theirs].double()
@@ -268,47 +256,29 @@ class ClassStatistics:
         self._check_size([steps.square().sum(0)])
         return steps, len(both)
 
-    def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spread: dict[str, list[Tensor]]) -> None:
-        """Merge groups, one per name, into the classes: all that can fail first, then the change."""
-        groups = [
-            {"count": count[k], "mean": mean[k]} | {key: rows[k] for key, rows in spread.items()} for k in range(len(names))
-        ]
-        known = [k for k, name in enumerate(names) if name in self._index]
+    def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spreads: Sequence[dict[str, Tensor]]) -> None:
+        """Merge groups, one per name, into the classes. Everything that can fail comes before the first change."""
         added = [k for k, name in enumerate(names) if name not in self._index]
         self._reserve(len(added))
-        shifts = [mean[k] - self.mean[self._index[names[k]]] for k in known]
-        merged = [self._merged(self._index[names[k]], groups[k], shift) for k, shift in zip(known, shifts, strict=True)]
-        changes = merged + [groups[k] for k in added]
-        self._check_size([rows[key] for rows in changes for key in spread])
-        targets = [self._index[names[k]] for k in known] + list(range(len(self), len(self) + len(added)))
-        for target, rows in zip(targets, changes, strict=True):
-            for key, value in rows.items():
-                self._used[key][target] = value
+        targets = dict(zip(added, range(len(self), len(self) + len(added)), strict=True))
+        changes: dict[int, dict[str, Tensor]] = {}
+        for k, name in enumerate(names):
+            if k in targets:
+                changes[targets[k]] = {"count": count[k], "mean": mean[k], **spreads[k]}
+                continue
+            row, old, fresh = self._index[name], int(self.count[self._index[name]]), int(count[k])
+            mine, shift = {key: rows[row] for key, rows in self._used.items()}, mean[k] - self.mean[row]
+            moments = {"count": torch.tensor(old + fresh), "mean": mine["mean"] + shift * (fresh / (old + fresh))}
+            changes[row] = moments | self._spread.merged(mine, old, spreads[k], fresh, shift)
+        self._check_size([change[key] for change in changes.values() for key in self._spread.shapes()])
+        for row, change in changes.items():
+            for key, value in change.items():
+                self._used[key][row] = value
         self.classes += [names[k] for k in added]
         self._index = {name: i for i, name in enumerate(self.classes)}
 
-    def _merged(self, row: int, group: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
-        """The pairwise formula of Chan et al., in unbiased covariances: a known class and a group of more samples of it."""
-        old, fresh = int(self.count[row]), int(group["count"])
-        total = old + fresh
-        kept, added = (old - 1) / (total - 1), (fresh - 1) / (total - 1)
-        moved = old * fresh / total / (total - 1)
-        step = shift.to(self.dtype)
-        mine = {key: rows[row] for key, rows in self._used.items()}
-        result = {"count": torch.tensor(total), "mean": mine["mean"] + shift * (fresh / total)}
-        if self.form == "full":
-            result["full"] = (mine["full"] * kept).add_(group["full"], alpha=added)
-            result["full"].add_(torch.outer(step, step), alpha=moved)
-        if "diagonal" in group:
-            result["diagonal"] = (mine["diagonal"] * kept).add_(group["diagonal"], alpha=added)
-            result["diagonal"].addcmul_(step, step, value=moved)
-        if self.form == "lowrank":
-            parts = kept**0.5 * mine["factor"], added**0.5 * group["factor"], moved**0.5 * step[:, None]
-            result["factor"] = self._leading(torch.cat(parts, 1), result["diagonal"])
-        return result
-
     def _check_size(self, spreads: Sequence[Tensor]) -> None:
-        """Squares of large features may not fit the type that covariances are kept in."""
+        """Raise if covariances are not finite, because features were too large."""
         if not all(bool(torch.isfinite(spread).all()) for spread in spreads):
             raise ValueError(
                 f"the features are too large for covariances in {str(self.dtype).removeprefix('torch.')}; "
@@ -316,34 +286,18 @@ class ClassStatistics:
             )
 
     def _reserve(self, more: int) -> None:
-        """Room for `more` classes and some to spare, so that classes that come one by one do not copy everything each time."""
+        """Allocate rows for `more` classes and some spare ones, so that single new classes do not copy everything each time."""
         needed = len(self) + more
         for key, buffer in self._used.items():
             if needed > len(buffer):
                 spare = buffer.new_zeros(needed + len(self) // 4 - len(buffer), *buffer.shape[1:])
                 self._used[key] = torch.cat([buffer, spare])
 
-    def _leading(self, factor: Tensor, variances: Tensor) -> Tensor:
-        """The `rank` strongest columns of a factor (d, m), rotated to be orthogonal; zeros fill up.
-
-        Strong in the features' own units: in units of their deviations the same rank costs real features 0.6 points.
-        """
-        wide = factor.double()
-        if wide.shape[1] <= self.dim:
-            values, vectors = torch.linalg.eigh(wide.T @ wide)
-            columns = (wide @ vectors).flip(1)[:, : self.rank]
-        else:
-            values, vectors = torch.linalg.eigh(wide @ wide.T)
-            columns = (vectors * values.clamp_min(0).sqrt()).flip(1)[:, : self.rank]
-        filled = torch.zeros(self.dim, self.rank, dtype=columns.dtype, device=columns.device)
-        filled[:, : columns.shape[1]] = columns * (variances > 0)[:, None]  # no rounding where nothing varies
-        return filled.to(self.dtype)
-
     def remove(self, label: Label) -> ClassStatistics:
-        """Forget a class: as if none of its samples had ever been given.
+        """Remove a class, as if its samples had never been added.
 
-        With "shared" its mean and count are gone, but its share of the pooled covariance cannot be told apart from the
-        others' and stays: a warning says so.
+        With "shared", only its mean and count are removed. Its part of the pooled covariance cannot be separated from the
+        others' and stays, and a warning says so.
         """
         gone = self.index(label)
         if self.form == "shared":
@@ -361,7 +315,7 @@ class ClassStatistics:
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to one safetensors file, whole or not at all."""
+        """Write to one safetensors file, atomically."""
         tensor_files.write(path, KIND, self.header(), self.tensors())
 
     @classmethod
@@ -374,7 +328,7 @@ class ClassStatistics:
             raise files.misfit(path, error) from error
 
     def header(self) -> dict[str, Any]:
-        """What `from_file` needs beside the tensors, ready for JSON."""
+        """Return what `from_file` needs besides the tensors, for JSON."""
         for label in self.classes:
             if not isinstance(label, str | int | float | bool):
                 raise TypeError(f"a class label saved to a file must be a string or a number, not {label!r}.")
@@ -383,8 +337,9 @@ class ClassStatistics:
         return about | ({"freedom": self._freedom} if self.form == "shared" else {})
 
     def tensors(self, *, exact: bool = False) -> dict[str, Tensor]:
-        """What a file keeps: of a symmetric matrix the upper triangle, of a factor its correlations in half precision
-        (with `exact` the factor as it is, for a run that is to go on bit for bit).
+        """Return the tensors of a file: upper triangles of symmetric matrices, and factors as correlations in half precision.
+
+        With `exact` factors are not rounded, for a run that must continue bit-identically.
         """
         tensors = {name: self._rows(name) for name in self._used}
         if self.form == "lowrank" and not exact:
@@ -400,7 +355,7 @@ class ClassStatistics:
     def from_file(
         cls, header: dict[str, Any], tensors: dict[str, Tensor], device: torch.device | str = "cpu"
     ) -> ClassStatistics:
-        """The statistics whose `header()` and `tensors()` these are."""
+        """Return the statistics with this `header()` and these `tensors()`."""
         dtype = {"float32": torch.float32, "float64": torch.float64}[header["dtype"]]
         result = cls(header["dim"], header["covariance"], header["rank"], dtype=dtype, device=device)
         result.classes = list(header["classes"])
@@ -430,5 +385,5 @@ class ClassStatistics:
 
 
 def _deviation(variances: Tensor) -> Tensor:
-    """Standard deviations (K, d, 1) to divide by: 1 where there is no variance."""
+    """Return standard deviations (K, d, 1), with 1 for features that do not vary."""
     return torch.where(variances > 0, variances, 1.0).sqrt()[..., None]

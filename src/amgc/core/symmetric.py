@@ -1,6 +1,6 @@
-"""Large symmetric matrices of which only the upper triangle is computed, kept and factorised, block by block.
+"""Large symmetric matrices, of which only the upper triangle is computed, stored and factorised, block by block.
 
-Below the diagonal there are zeros. Half of the arithmetic of a full product, and nothing of the matrix's size beside it.
+This needs half the arithmetic of full products, and no other memory of the matrix's size. Below the diagonal there are zeros.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-BLOCK = 512  # rows of the triangle at a time: enough for the matrix product to run at full speed, little wasted at the diagonal
+BLOCK = 512  # rows per block: fast matrix products, and little extra work at the diagonal
 
 
 def add_gram(upper: Tensor, rows: Tensor) -> None:
-    """upper += rowsᵀ rows, for rows (n, d)."""
+    """Add rowsᵀ rows to `upper`, for rows (n, d)."""
     for block in _blocks(len(upper)):
         upper[block, block.start :].addmm_(rows[:, block].T, rows[:, block.start :])
         upper[block, block].triu_()
 
 
 def mirrored(upper: Tensor, scale: float = 1.0) -> Tensor:
-    """The whole matrix times `scale`, as a new tensor (d, d), symmetric to the bit."""
+    """Return the full matrix times `scale`, a new tensor (d, d) that is exactly symmetric."""
     whole = upper * scale
     for block in _blocks(len(whole)):
         whole[block.stop :, block] = whole[block, block.stop :].T
@@ -31,7 +31,7 @@ def mirrored(upper: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def product(upper: Tensor, columns: Tensor) -> Tensor:
-    """The whole matrix times columns (d, m), in the columns' precision. What stands below the diagonal is not read."""
+    """Return the full matrix times columns (d, m), in the columns' dtype. Entries below the diagonal are not read."""
     result = torch.zeros_like(columns)
     for block in _blocks(len(upper)):
         corner, strip = upper[block, block].to(columns.dtype), upper[block, block.stop :].to(columns.dtype)
@@ -41,7 +41,7 @@ def product(upper: Tensor, columns: Tensor) -> Tensor:
 
 
 def scaled_into(out: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
-    """out = diag(scale) · upper · diag(scale), in the precision of `out`, which may hold anything before."""
+    """Write diag(scale) · upper · diag(scale) to `out`, in the dtype of `out`."""
     scale = scale.to(out.dtype)
     for block in _blocks(len(upper)):
         strip = out[block, block.start :]
@@ -51,27 +51,27 @@ def scaled_into(out: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
 
 
 def factorise(upper: Tensor) -> bool:
-    """Replace the matrix by its Cholesky factor U, UᵀU, in place; False, and rubbish, if it is not positive definite."""
-    lower = upper.mT  # LAPACK counts columns first: for it this is the matrix itself, and nothing is copied
+    """Replace a matrix UᵀU by its Cholesky factor U in place. Return False, with invalid `upper`, if there is none."""
+    lower = upper.mT  # column-major order, as LAPACK needs it, so nothing is copied
     failed = torch.zeros((), dtype=torch.int32, device=upper.device)
     torch.linalg.cholesky_ex(lower, out=(lower, failed))
     return not bool(failed) and bool(torch.isfinite(upper.diagonal()).all())
 
 
 def forward(factor: Tensor, columns: Tensor) -> Tensor:
-    """U⁻ᵀ x for each of columns (d, m): white ones."""
+    """Return U⁻ᵀ x for each column x of columns (d, m)."""
     white: Tensor = torch.linalg.solve_triangular(factor.mT, columns.to(factor.dtype), upper=False)
     return white
 
 
 def backward(factor: Tensor, columns: Tensor) -> Tensor:
-    """U⁻¹ x for each of columns (d, m)."""
+    """Return U⁻¹ x for each column x of columns (d, m)."""
     solved: Tensor = torch.linalg.solve_triangular(factor, columns.to(factor.dtype), upper=True)
     return solved
 
 
 def packed(upper: Tensor) -> Tensor:
-    """The triangle row after row, d (d + 1) / 2 numbers."""
+    """Return the triangle row by row, as d (d + 1) / 2 numbers."""
     result = upper.new_empty(len(upper) * (len(upper) + 1) // 2)
     for row, place in zip(upper, _places(len(upper)), strict=True):
         result[place] = row[-(place.stop - place.start) :]
@@ -79,7 +79,7 @@ def packed(upper: Tensor) -> Tensor:
 
 
 def unpack_into(upper: Tensor, numbers: Tensor) -> None:
-    """What `packed` made, back in its place."""
+    """Write numbers from `packed` back to the triangle."""
     if numbers.shape != (len(upper) * (len(upper) + 1) // 2,):
         raise ValueError(f"a triangle of {len(upper)} rows does not have {tuple(numbers.shape)} numbers")
     for row, place in zip(upper, _places(len(upper)), strict=True):
@@ -91,7 +91,7 @@ def _blocks(dim: int) -> Iterator[slice]:
 
 
 def _places(dim: int) -> Iterator[slice]:
-    """Where each row of the triangle lies among the packed numbers."""
+    """Yield the slice of each row of the triangle in the packed numbers."""
     start = 0
     for length in range(dim, 0, -1):
         yield slice(start, start + length)

@@ -9,9 +9,9 @@ from amgc.core import memory
 
 
 class Whitener:
-    """The change of variables u = w L with Σ = L Lᵀ: one Σ for all rows w, dense (d, d) or diagonal (d,), or one each.
+    """The change of variables u = w L with Σ = L Lᵀ. Σ is one matrix for all rows w, (d, d) or diagonal (d,), or one per row.
 
-    `flat` says that (J, d) are the diagonals of J matrices, one for each row, and not one dense matrix.
+    flat : whether `spread` (J, d) holds the diagonals of J matrices, one per row, instead of one dense matrix.
     """
 
     def __init__(self, spread: Tensor, flat: bool = False) -> None:
@@ -19,7 +19,7 @@ class Whitener:
             raise ValueError("the covariances are not finite: the features are too large, or a margin or ridge is.")
         self.flat = flat or spread.ndim == 1
         variances = spread if self.flat else spread.diagonal(dim1=-2, dim2=-1)
-        variances = torch.where(variances > 0, variances, 1.0)  # nothing varies there, so any unit will do
+        variances = torch.where(variances > 0, variances, 1.0)  # constant features
         if self.flat:
             self.root = variances.sqrt()
             self.inverse = 1 / self.root
@@ -34,7 +34,7 @@ class Whitener:
             "Use fewer features; or covariance='shared' with a margin of 0, whose closed form needs one matrix.",
         )
         unit = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
-        floor = torch.finfo(spread.dtype).eps  # a share of each variance, so that the features' units do not matter
+        floor = torch.finfo(spread.dtype).eps  # a share of each variance, independent of units
         raised = spread.clone()
         while True:
             raised.diagonal(dim1=-2, dim2=-1).add_(variances, alpha=floor)
@@ -53,7 +53,7 @@ class Whitener:
         return self._times(white, self.inverse)
 
     def push(self, rows: Tensor) -> Tensor:
-        """L⁻¹ x for each row x: a feature becomes white, a gradient in w becomes one in u."""
+        """Return L⁻¹ x for each row x: whitens features, and turns gradients in w into gradients in u."""
         return self._times(rows, self.inverse if self.flat else self.inverse.mT)
 
     def _times(self, rows: Tensor, matrix: Tensor) -> Tensor:

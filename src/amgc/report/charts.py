@@ -9,11 +9,11 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from amgc.report.groups import MethodRuns, Spread
+from amgc.report.groups import MethodRuns, Spread, percent_spread
 from amgc.report.plot import percent_limits, percent_ticks, spaced, spread_labels
 from amgc.report.svg import Frame, colour_class, dashes, drawing, marker, number, polygon, tag
 from amgc.runs import Metrics
-from amgc.text import percent, shorten
+from amgc.text import shorten
 
 LABEL_GAP = 18.0  # pixels between the labels at the ends of lines
 MAX_NUMBERED = 12  # a heat map with at most this many rows shows a number in each cell
@@ -83,16 +83,6 @@ def line_chart(
     series = [_series(frame, line) for line in lines]
     classes = "small" if kind == "small" else f"chart {kind}"
     return drawing(identity, frame.width, frame.height, title, text, axes, *series, *names, class_=classes)
-
-
-def percent_spread(value: Spread | None) -> str:
-    """
-    >>> percent_spread(Spread(0.5, 0.0123, 3)), percent_spread(Spread(0.5, None, 1)), percent_spread(None)
-    ('50.0 ± 1.2', '50.0', '–')
-    """
-    if value is None:
-        return percent(None)
-    return percent(value.mean) + (f" ± {percent(value.std)}" if value.std is not None else "")
 
 
 def _edges(value: Spread) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from amgc.runs import Metrics, RunError, RunRecord, find_runs, flat
 from amgc.runs.observed import Observed
-from amgc.text import plural
+from amgc.text import percent, plural
 
 # Settings that do not influence the result: where the run computed and where its data were stored.
 IRRELEVANT = ("machine.", "data_options.root")
@@ -136,6 +136,16 @@ class MethodRuns:
         """Bytes that the method keeps in total and per class after the last finished task, mean over the runs."""
         ends = [(run.kept_bytes[-1], run.metrics.seen[run.done - 1]) for run in self.counted]
         return sum(kept for kept, _ in ends) / len(ends), sum(kept / seen for kept, seen in ends) / len(ends)
+
+
+def percent_spread(value: Spread | None) -> str:
+    """
+    >>> percent_spread(Spread(0.5, 0.0123, 3)), percent_spread(Spread(0.5, None, 1)), percent_spread(None)
+    ('50.0 ± 1.2', '50.0', '–')
+    """
+    if value is None:
+        return percent(None)
+    return percent(value.mean) + (f" ± {percent(value.std)}" if value.std is not None else "")
 
 
 def short_name(data: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from amgc.report.charts import percent_spread
+from amgc.report.groups import MethodRuns, percent_spread
 from amgc.report.plot import COLOURS
 from amgc.report.svg import swatch
 from amgc.report.table import Table
@@ -33,9 +34,22 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(environment().from_string(template).render(parts=_parts(), **values))
 
 
-def html_table(table: Table) -> Markup:
-    """Write a table as HTML, with its title as the caption."""
-    return Markup(_parts().table(table))
+def html_table(table: Table, main: bool = False, classes: Mapping[int, str] | None = None) -> Markup:
+    """Write a table as HTML, with its title as the caption. Cells that are Markup are not escaped.
+
+    A `main` table has full width and a hidden caption. `classes` are CSS classes of columns by index.
+    """
+    return Markup(_parts().table(table, main, classes or {}))
+
+
+def bar(text: str, widths: Sequence[float], error: tuple[float, float] | None = None) -> Markup:
+    """Return a cell with a number and a bar. `widths` of its parts and the ends of the `error` bar are in percent."""
+    return Markup(_parts().bar(text, widths, error))
+
+
+def method_cell(method: MethodRuns) -> Markup:
+    """Return the name of a method with its marker."""
+    return Markup(_parts().method(method))
 
 
 def without_forbidden(text: str) -> str:

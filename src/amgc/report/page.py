@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -14,9 +12,10 @@ from amgc.files import atomic
 from amgc.report.comparison import Comparison, comparisons
 from amgc.report.groups import named_runs
 from amgc.report.html import environment, without_forbidden
+from amgc.report.run_tables import run_facts, run_state
 from amgc.report.sections import Section, sections
-from amgc.runs import RunError, RunRecord, flat
-from amgc.text import DASH, plural
+from amgc.runs import RunError, RunRecord
+from amgc.text import plural
 
 
 def write_report(
@@ -52,7 +51,7 @@ def render_page(found: Sequence[Comparison], shown: Sequence[Section], damaged: 
         contents=_contents(made),
         damaged=[str(error) for error in damaged],
         comparisons=made,
-        runs=[_facts(method.name, run) for comparison in found for method in comparison.methods for run in method.runs],
+        runs=[_settings(method.name, run) for comparison in found for method in comparison.methods for run in method.runs],
         version=amgc.__version__,
         made=f"{now.day} {now:%B %Y, %H:%M} UTC",
     )  # fmt: skip
@@ -82,17 +81,6 @@ def _contents(made: Sequence[tuple[Comparison, Sequence[tuple[Section, Any]]]]) 
     return [*links, ("Settings of all runs", "runs-heading")]
 
 
-def _facts(name: str, run: RunRecord) -> dict[str, Any]:
-    state = "finished" if run.finished else f"{run.done} of {len(run.sizes)} tasks finished"
-    facts = [
-        ("folder", str(run.path)),
-        ("state", state),
-        ("commit", run.commit or "unknown"),
-        ("created", run.created),
-        ("command", shlex.join(run.command)),
-        ("versions", ", ".join(f"{package} {version}" for package, version in run.versions.items())),
-        ("classes, in order of arrival", ", ".join(run.class_names)),
-        *[(key, DASH if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-          for key, value in flat(run.config).items()],
-    ]  # fmt: skip
-    return {"name": name, "summary": f"seed {run.config.get('seed')}, {state}", "facts": facts}
+def _settings(name: str, run: RunRecord) -> dict[str, Any]:
+    facts = [*run_facts(run), ("classes, in order of arrival", ", ".join(run.class_names))]
+    return {"name": name, "summary": f"seed {run.config.get('seed')}, {run_state(run)}", "facts": facts}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amgc.report.groups import describe_sizes
 from amgc.report.table import WIDTH, Table, definition_list, grid
-from amgc.runs import DEFINITIONS, RunRecord, labels
+from amgc.runs import DEFINITIONS, RunRecord, flat, labels
 from amgc.text import DASH, byte_size, duration, percent, printable
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def details(run: RunRecord, width: int = WIDTH) -> RenderableType:
     from rich.text import Text
 
     facts = RichTable.grid(padding=(0, 2))
-    for name, value in _facts(run):
+    for name, value in run_facts(run):
         facts.add_row(Text(name, style="bold"), Text(printable(value), overflow="fold"))
     parts: list[RenderableType] = [facts, "", accuracy_table([run], width)]
     if run.done:
@@ -104,10 +105,16 @@ def _matrix(run: RunRecord, width: int) -> RenderableType:
     return grid(["after", "all", "old", "new", *[str(task + 1) for task in tasks]], rows)
 
 
-def _facts(run: RunRecord) -> list[tuple[str, str]]:
-    state = "finished" if run.finished else f"unfinished: {run.done} of {len(run.sizes)} tasks finished"
-    facts = [("run", str(run.path)), ("state", state), ("tasks", describe_sizes(run.sizes))]
-    facts += [(key, _value(value)) for key, value in run.config.items()]
+def run_state(run: RunRecord) -> str:
+    return "finished" if run.finished else f"{run.done} of {len(run.sizes)} tasks finished"
+
+
+def run_facts(run: RunRecord) -> list[tuple[str, str]]:
+    """Return names and values of everything that describes a run beside its accuracies: settings, time, memory, versions."""
+    facts = [("folder", str(run.path)), ("state", run_state(run)), ("tasks", describe_sizes(run.sizes))]
+    for key, value in flat(run.config).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        facts.append((key, DASH if value is None else text))
     spent: Counter[str] = Counter()
     for task in run.seconds:
         spent.update(task)
@@ -115,20 +122,10 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     facts.append(("time", f"{duration(sum(spent.values()))} ({each})" if run.done else DASH))
     if run.done:
         kept, seen = run.kept_bytes[-1], run.metrics.seen[run.done - 1]
-        facts.append(("kept", f"{byte_size(kept / seen)} per class, {byte_size(kept)} in total"))
-    facts.append(("created", f"{run.created}, commit {run.commit or 'unknown'}"))
+        facts.append(("stored", f"{byte_size(kept / seen)} per class, {byte_size(kept)} in total"))
+    facts += [("created", run.created), ("commit", run.commit or "unknown")]
     facts.append(("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())))
-    facts.append(("command", shlex.join(run.command)))
-    return facts
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_value(inner)}" for key, inner in value.items()) or DASH
-    if isinstance(value, list):
-        few = [str(item) for item in value[:10]]
-        return " ".join(few) + (f" … ({len(value)} in total)" if len(value) > len(few) else "")
-    return DASH if value is None else str(value)
+    return [*facts, ("command", shlex.join(run.command))]
 
 
 def _classes(run: RunRecord) -> RenderableType:

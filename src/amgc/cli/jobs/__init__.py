@@ -1,1 +1,3 @@
-"""Many runs at once: the cells of a comparison, a loop that starts them in turn, and the places where they can run."""
+"""Parallel runs of `amgc compare`: the grid of runs, the scheduler, the executors and the workers."""
+
+GRID = "compare.json"  # the file of a comparison, in its folder

@@ -1,18 +1,23 @@
-"""What is seen of a comparison: a live table on a terminal, a line per run that ends elsewhere; the results at the end."""
+"""Display a comparison: a live table on a terminal, otherwise a line per finished run; the results; the costs of a dry run."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from amgc.cli.jobs.schedule import Work
+from amgc.cli.jobs.schedule import Work, mates
+from amgc.cli.progress import console
+from amgc.engine.run import run as run_method
+from amgc.engine.watch import Watch
 from amgc.report import Spread
+from amgc.report.groups import percent_spread
 from amgc.report.table import definition_list, grid
 from amgc.runs import DEFINITIONS
 from amgc.text import DASH, duration, percent, printable
@@ -20,15 +25,17 @@ from amgc.text import DASH, duration, percent, printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-REFRESH = 0.5  # seconds
+    from amgc.engine.cost import Cost
+
+REFRESH_SECONDS = 0.5
 
 
 class Board:
-    """Shows the works on a console while they go on; in a `with` statement."""
+    """Show the progress of a comparison. Use it as a context manager."""
 
     def __init__(self, screen: Console, works: Sequence[Work], slots: int) -> None:
         self.screen, self.works, self.slots = screen, works, slots
-        self.told = {id(one) for one in works if one.state == "done"}
+        self.reported = {id(one) for one in works if one.state == "done"}
         self.drawn = 0.0
         self.live = Live(console=screen, auto_refresh=False, transient=True) if screen.is_terminal else None
 
@@ -42,13 +49,13 @@ class Board:
             self.live.stop()
 
     def show(self) -> None:
-        """Called often; draws now and then, and tells of each run that has ended."""
+        """Update the display. It is redrawn at most once per REFRESH_SECONDS."""
         for one in self.works:
-            if one.state in ("done", "failed") and id(one) not in self.told:
-                self.told.add(id(one))
+            if one.state in ("done", "failed") and id(one) not in self.reported:
+                self.reported.add(id(one))
                 if self.live is None:
                     self.screen.print(Text(printable(self.line(one))), soft_wrap=True)
-        if self.live is not None and time.monotonic() - self.drawn > REFRESH:
+        if self.live is not None and time.monotonic() - self.drawn > REFRESH_SECONDS:
             self.drawn = time.monotonic()
             self.live.update(Group(table(self.works, cell_text), Text(self.progress())), refresh=True)
 
@@ -59,7 +66,7 @@ class Board:
         return f"{one.cell}: LA {percent(one.run.metrics.last_accuracy)} % ({duration(one.seconds or 0.0)}; {self.progress()})"
 
     def progress(self) -> str:
-        """How many are done, and how long the others may take."""
+        """Return the number of finished runs and the estimated time left."""
         count = {state: sum(one.state == state for one in self.works) for state in ("done", "going", "failed")}
         parts = [f"{count['done']} of {len(self.works)} runs done"]
         parts += [f"{count[state]} {state}" for state in ("going", "failed") if count[state]]
@@ -68,7 +75,7 @@ class Board:
 
 
 def time_left(works: Sequence[Work], slots: int, now: float) -> float | None:
-    """Seconds, if what is left takes as long as the same method elsewhere, or as runs of this column, took so far."""
+    """Estimate the seconds left, from finished runs of the same method, else of the same column, else of all."""
     measured = [one for one in works if one.seconds is not None]
     if not measured:
         return None
@@ -83,10 +90,10 @@ def time_left(works: Sequence[Work], slots: int, now: float) -> float | None:
 
 
 def cell_text(works: Sequence[Work]) -> list[str]:
-    """One method on one column of the grid, all seeds: LA, or how far it is."""
+    """Return LA and progress of all seeds of a method in a column of the grid."""
     states = [one.state for one in works]
     done = [one for one in works if one.state == "done"]
-    parts = [spread([one.run.metrics.last_accuracy for one in done if one.run])] if done else []
+    parts = [percent_spread(Spread.of([one.run.metrics.last_accuracy for one in done if one.run]))] if done else []
     if 0 < len(done) < len(works):
         parts.append(f"({len(done)}/{len(works)})")
     for one in works:
@@ -98,27 +105,16 @@ def cell_text(works: Sequence[Work]) -> list[str]:
 
 
 def accuracy_text(works: Sequence[Work]) -> list[str]:
-    """LA and AIA over the seeds that are done."""
+    """Return LA and AIA over the finished seeds."""
     runs = [one.run for one in works if one.state == "done" and one.run is not None]
     short = f" ({len(runs)}/{len(works)})" if 0 < len(runs) < len(works) else ""
-    la = spread([run.metrics.last_accuracy for run in runs])
-    return [la + short, spread([run.metrics.average_incremental_accuracy for run in runs])]
-
-
-def spread(values: Sequence[float | None]) -> str:
-    """Mean and, of several, standard deviation in percent.
-
-    >>> spread([0.5, 0.52, 0.57]), spread([0.5]), spread([])
-    ('53.0 ± 3.6', '50.0', '–')
-    """
-    found = Spread.of([value for value in values if value is not None])
-    if found is None:
-        return DASH
-    return percent(found.mean) if found.std is None else f"{percent(found.mean)} ± {percent(found.std)}"
+    la = percent_spread(Spread.of([run.metrics.last_accuracy for run in runs]))
+    return [la + short, percent_spread(Spread.of([run.metrics.average_incremental_accuracy for run in runs]))]
 
 
 def table(works: Sequence[Work], text: Callable[[Sequence[Work]], list[str]], names: Sequence[str] = ("",)) -> RenderableType:
-    """Methods as rows, data and numbers of tasks as columns; `text` says what stands in a cell, under each of `names`."""
+    """Return a table with a row per method and a column per data set and number of tasks. `text` returns the text under each
+    of `names` for the runs of a cell."""
     columns = list(dict.fromkeys(one.cell.column for one in works))
     rows = []
     for method in dict.fromkeys(one.cell.method for one in works):
@@ -129,8 +125,50 @@ def table(works: Sequence[Work], text: Callable[[Sequence[Work]], list[str]], na
 
 
 def results(works: Sequence[Work]) -> RenderableType:
-    """The accuracies at the end, with their definitions."""
+    """Return the table of accuracies with definitions."""
     seeds = len({one.cell.seed for one in works})
     note = "Numbers are percentages" + (f", mean ± standard deviation over {seeds} seeds." if seeds > 1 else ".")
     shown = table(works, accuracy_text, ("LA", "AIA"))
     return Group(shown, "", definition_list([(name, DEFINITIONS[name]) for name in ("LA", "AIA")]), Text(note, style="italic"))
+
+
+class CostWatch(Watch):
+    """Measure the cost of a run before it begins."""
+
+    cost: Cost | None = None
+
+    def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
+        self.cost = cost()
+
+
+def print_costs(works: Sequence[Work], jobs: int, threads: int) -> None:
+    """Print the estimated time of each missing run and of all. One seed is measured; the others cost the same."""
+    from amgc.data.registry import survey
+
+    screen = console()
+    seconds: dict[tuple[str, ...], float] = {}
+    total = 0.0
+    datasets: dict[str, Any] = {}
+    for one in works:
+        if one.state == "done":
+            text = "done"
+        else:
+            key = one.cell.method, *one.cell.column
+            if key not in seconds:
+                config = one.cell.config
+                source = repr((config.data, config.data_options))
+                dataset = datasets[source] = datasets.get(source) or survey(config.data, **config.data_options)
+                giver = next((mate for mate in mates(one, works) if mate.cell.gives), one)
+                start = config.machine.start if giver is one else str(giver.cell.folder)
+                machine = replace(config.machine, devices=1, threads=config.machine.threads or threads, start=start)
+                watch = CostWatch()
+                run_method(replace(config, machine=machine), one.cell.folder / "dry-run", watch, dataset, dry_run=True)
+                assert watch.cost is not None
+                seconds[key] = watch.cost.seconds
+            total += seconds[key]
+            begun = f"continues after {one.run.done} of {len(one.run.sizes)} tasks; all tasks" if one.run else "new"
+            text = f"{begun}: about {duration(seconds[key])}"
+        screen.print(printable(f"{one.cell}: {text}"), highlight=False, markup=False, soft_wrap=True)
+    done = sum(one.state == "done" for one in works)
+    parallel = f", about {duration(total / jobs)} with {jobs} at a time" if jobs > 1 else ""
+    screen.print(f"{done} of {len(works)} runs done; the others: about {duration(total)}{parallel}", highlight=False)

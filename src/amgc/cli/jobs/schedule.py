@@ -1,4 +1,4 @@
-"""The loop that brings the cells of a comparison to their end, wherever their jobs run."""
+"""Schedule the runs of a comparison: start jobs, poll them, and restart those that were stopped."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from pathlib import Path
 from typing import Literal
 
 from amgc.cli.errors import STOPPED
-from amgc.cli.jobs.cells import Cell
-from amgc.cli.jobs.job import Executor, Job, Running
+from amgc.cli.jobs.executors import Executor, Running
+from amgc.cli.jobs.grid import Cell
+from amgc.cli.jobs.worker import Job
 from amgc.engine.run import COMMAND
 from amgc.engine.watch import Watch
 from amgc.report import RunRecord
 
-PAUSE = 0.1  # seconds between two looks at the jobs
-READ = 1.0  # and between two at the files of a run that is going
-RESTARTS = 100  # of a job that was stopped by somebody else: a time limit, another user who goes first
+POLL_SECONDS = 0.1  # between two polls of the jobs
+READ_SECONDS = 1.0  # between two reads of the files of a run
+MAX_RESTARTS = 100  # of a job that the cluster stopped, because of a time limit or another user's priority
 ERROR = "amgc: error: "
 
 
 @dataclass
 class Work:
-    """A cell on its way."""
+    """A cell of the grid and the state of its job."""
 
     cell: Cell
-    key: str | None  # of the training of task 1
+    key: str | None  # equal for cells with the same training of task 1
     state: Literal["waiting", "going", "done", "failed"] = "waiting"
     run: RunRecord | None = None
     reason: str = ""  # why it failed
     job: Running | None = None
     submitted: float = 0.0
-    seconds: float | None = None  # from the time when it was handed over to its end
+    seconds: float | None = None  # from submission to end
     looked: float = 0.0
     restarts: int = 0
 
@@ -44,15 +45,15 @@ class Work:
         return cls(cell, cell.start_key(), "done" if run is not None and run.finished else "waiting", run)
 
     def look(self) -> None:
-        """Read what the run has written, now and then."""
-        if time.monotonic() - self.looked > READ:
+        """Read the run's files, at most once per READ_SECONDS."""
+        if time.monotonic() - self.looked > READ_SECONDS:
             self.run, self.looked = self.cell.record(), time.monotonic()
 
 
 def carry_out(
     works: Sequence[Work], executor: Executor, environment: dict[str, str], watch: Watch, show: Callable[[], None]
 ) -> None:
-    """Until all cells are done or have failed, or `watch.stop`; `show` is called whenever something may have changed."""
+    """Run all cells until they are done or have failed, or `watch.stop` is set. `show` is called after every poll."""
     asked = False
     try:
         while True:
@@ -70,8 +71,8 @@ def carry_out(
             left = {one.state for one in works}
             if "going" not in left and (watch.stop or "waiting" not in left):
                 return
-            time.sleep(PAUSE)
-    except BaseException:  # Ctrl-C for the second time, or a bug here: no job outlives the loop
+            time.sleep(POLL_SECONDS)
+    except BaseException:  # a second Ctrl-C, or a bug: kill all jobs
         for one in works:
             if one.state == "going" and one.job is not None:
                 one.job.stop(at_once=True)
@@ -79,7 +80,7 @@ def carry_out(
 
 
 def settle(one: Work, stopping: bool) -> None:
-    """See how a job is, and if it has ended, how."""
+    """Poll a job and update the state of its cell."""
     assert one.job is not None
     ended = one.job.poll()
     if ended is None:
@@ -88,15 +89,15 @@ def settle(one: Work, stopping: bool) -> None:
     one.job, one.run = None, one.cell.record()
     if ended == 0 and one.run is not None and one.run.finished:
         one.state, one.seconds = "done", time.monotonic() - one.submitted
-    elif (ended == STOPPED and one.restarts < RESTARTS) or (stopping and isinstance(ended, str)):
+    elif (ended == STOPPED and one.restarts < MAX_RESTARTS) or (stopping and isinstance(ended, str)):
         one.state, one.restarts = "waiting", one.restarts + 1
     else:
         one.state = "failed"
-        one.reason = ended if isinstance(ended, str) else last_words(one.cell.log) or f"exit code {ended}"
+        one.reason = ended if isinstance(ended, str) else last_line(one.cell.log) or f"exit code {ended}"
 
 
 def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]) -> None:
-    """Hand over what can start, while there is room."""
+    """Submit waiting cells while there are free slots."""
     for one in works:
         if sum(other.state == "going" for other in works) >= executor.slots:
             return
@@ -114,7 +115,7 @@ def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]
 
 
 def must_wait(one: Work, works: Sequence[Work]) -> bool:
-    """Whether another cell is training the first task of this one. If that one fails before, the next trains it."""
+    """Return whether another cell trains task 1 for this one. If that cell fails, the next one trains it."""
     others = [mate for mate in mates(one, works) if mate is not one and mate.cell.gives]
     if one.cell.begun or any(mate.cell.first_task.is_file() for mate in mates(one, works)):
         return False
@@ -124,19 +125,19 @@ def must_wait(one: Work, works: Sequence[Work]) -> bool:
 
 
 def mates(one: Work, works: Sequence[Work]) -> list[Work]:
-    """The cells that train task 1 like this one, itself included."""
+    """Return the cells with the same training of task 1, including this one."""
     return [other for other in works if one.key is not None and other.key == one.key]
 
 
 def job_environment(command: Sequence[str], threads: int) -> dict[str, str]:
-    """What jobs are told by variables, on other machines too: where data and caches lie, how many threads they may use."""
+    """Return the environment variables of jobs: folders of data and caches, and the number of threads."""
     own = {name: value for name, value in os.environ.items() if name.startswith("AMGC_")}
     limit = min(threads, int(os.environ.get("OMP_NUM_THREADS") or threads))
     return own | {"OMP_NUM_THREADS": str(limit), "OMP_WAIT_POLICY": "PASSIVE", COMMAND: json.dumps(list(command))}
 
 
-def last_words(log: Path) -> str:
-    """The error in a job's log: the last line of it, which may be a traceback's."""
+def last_line(log: Path) -> str:
+    """Return the last line of a log, which is the error message or the end of a traceback."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:

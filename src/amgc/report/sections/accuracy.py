@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from amgc.report.charts import Line, line_chart, percent_spread
+from amgc.report.charts import Line, line_chart
+from amgc.report.groups import percent_spread
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.runs import DEFINITIONS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from amgc.report.charts import Line, line_chart, percent_spread
-from amgc.report.groups import Spread
+from amgc.report.charts import Line, line_chart
+from amgc.report.groups import Spread, percent_spread
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.runs import DEFINITIONS
 from amgc.text import percent

@@ -1,52 +1,41 @@
-"""Forgetting and backward transfer, as bars."""
+"""Forgetting and backward transfer of each method."""
 
 from __future__ import annotations
 
 from markupsafe import Markup
 
-from amgc.report.groups import Spread
-from amgc.report.sections import Comparison, render, section
+from amgc.report.groups import Spread, percent_spread
+from amgc.report.html import bar, method_cell
+from amgc.report.sections import Comparison, Table, html_table, render, section
 from amgc.runs import DEFINITIONS
 
 
 @section("forgetting", "Forgetting", order=40)
 def forgetting(comparison: Comparison) -> Markup | None:
-    rows = []
+    shown = []
     for method in comparison.begun:
         value = Spread.of([run.metrics.forgetting for run in method.counted])
         if value is not None:
-            rows.append((method, value, Spread.of([run.metrics.backward_transfer for run in method.counted])))
+            shown.append((method, value, Spread.of([run.metrics.backward_transfer for run in method.counted])))
     if not any(method.done > 1 for method in comparison.begun):
         return None
+    scale = 100 / max([0.01, *[value.mean + (value.std or 0) for _, value, _ in shown]])
+    rows = []
+    for method, value, backward in shown:
+        low, high = (max(0, scale * (value.mean + side * (value.std or 0))) for side in (-1, 1))
+        drawn = bar(percent_spread(value), [max(0, scale * value.mean)], (low, high) if value.std else None)
+        rows.append([method_cell(method), drawn, percent_spread(backward)])
+    table = Table(["method", "forgetting", "BWT"], rows, "Forgetting and backward transfer, percentage points")
     return render(
         TEMPLATE,
-        data=comparison.data,
-        rows=rows,
-        scale=100 / max([0.01, *[value.mean + (value.std or 0) for _, value, _ in rows]]),
-        unfinished=any(not method.finished for method, _, _ in rows),
+        table=html_table(table, main=True, classes={1: "barred wide"}),
+        unfinished=any(not method.finished for method, _, _ in shown),
         definitions=[(name, DEFINITIONS[name]) for name in ("forgetting", "BWT")],
     )
 
 
 TEMPLATE = """
-<div class="scroll" tabindex="0" role="region" aria-label="Forgetting of {{ data }}">
-<table class="main">
-  <caption class="aside">Forgetting and backward transfer, percentage points</caption>
-  <thead><tr><th scope="col">method</th><th scope="col" class="barred wide">forgetting</th><th scope="col">BWT</th></tr></thead>
-  <tbody>
-  {% for method, value, backward in rows %}
-  <tr>
-    <th scope="row">{{ parts.method(method) }}</th>
-    <td class="barred wide"><span class="amount">{{ spread(value) }}</span><span class="track" aria-hidden="true">
-      {%- if value.mean > 0 %}<span style="width:{{ "%.1f"|format(value.mean * scale) }}%"></span>{% endif %}
-      {%- if value.std %}<i style="left:{{ "%.1f"|format([0, (value.mean - value.std) * scale]|max) }}%;
-        right:{{ "%.1f"|format(100 - [0, (value.mean + value.std) * scale]|max) }}%"></i>{% endif %}</span></td>
-    <td>{{ spread(backward) }}</td>
-  </tr>
-  {% endfor %}
-  </tbody>
-</table>
-</div>
+{{ table }}
 {% if unfinished %}<p class="soft">For unfinished runs, the finished tasks count.</p>{% endif %}
 {{ parts.definitions(definitions) }}
 """

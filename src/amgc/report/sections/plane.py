@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -38,7 +37,6 @@ def plane(comparison: Comparison) -> Markup | None:
         chosen = [planes[place] for place in evenly(len(planes), MAX_PANELS)]
         one, two = chosen[0][1].classes
         names = run.class_names[one], run.class_names[two]
-        panels = [Panel(f"after task {task + 1}", plane.points, plane.gaussians) for task, plane in chosen]
         gaussians = [gaussian for _, plane in chosen for gaussian in plane.gaussians if gaussian is not None]
         header = ["after", *[f"{name}, {what}" for name in names for what in MEASURED]]
         rows = [plane_row(f"T{task + 1}", plane) for task, plane in chosen]
@@ -46,7 +44,7 @@ def plane(comparison: Comparison) -> Markup | None:
             "method": method,
             "run": run,
             "names": names,
-            "panels": plane_panels(comparison.identity("plane", method), names, panels),
+            "panels": draw_planes(comparison.identity("plane", method), names, chosen),
             "numbers": Table(header, rows, f"{method.name}, features in the plane"),
             "stored": bool(gaussians),
             "enlarged": any(gaussian.enlarged is not None for gaussian in gaussians),
@@ -81,18 +79,9 @@ def plane_row(name: str, plane: Plane) -> list[str]:
     return cells
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Both classes after one task."""
-
-    title: str
-    points: tuple[Sequence[Point], Sequence[Point]]
-    gaussians: tuple[Gaussian | None, Gaussian | None]
-
-
-def plane_panels(identity: str, names: tuple[str, str], panels: Sequence[Panel]) -> list[tuple[str, Markup]]:
-    """Draw each panel, with the same axes for all and the same scale for x and y. Returns titles and drawings."""
-    (left, right), (low, high) = _limits(panels)
+def draw_planes(identity: str, names: tuple[str, str], planes: Sequence[tuple[int, Plane]]) -> list[tuple[str, Markup]]:
+    """Draw the plane after each task, with common axes and the same scale for x and y. Returns titles and drawings."""
+    (left, right), (low, high) = _limits([plane for _, plane in planes])
     scale = SIDE / max(right - left, high - low)
     width, height = scale * (right - left), scale * (high - low)
 
@@ -100,16 +89,16 @@ def plane_panels(identity: str, names: tuple[str, str], panels: Sequence[Panel])
         return scale * (point[0] - left), scale * (high - point[1])
 
     drawn = []
-    for index, panel in enumerate(panels):
+    for index, (task, plane) in enumerate(planes):
         inside: list[object] = [tag("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, class_="panel")]
-        for which, points in enumerate(panel.points):
+        for which, points in enumerate(plane.points):
             inside.append(tag("path", d=_dots(which, [place(point) for point in points]), class_=f"dots p{which}"))
-        for which, gaussian in enumerate(panel.gaussians):
+        for which, gaussian in enumerate(plane.gaussians):
             if gaussian is not None:
                 inside += _ellipses(which, gaussian, place, scale)
-        title = f"{names[0]} and {names[1]}, {panel.title}"
-        text = _description(names, panel)
-        drawn.append((panel.title, drawing(f"{identity}-{index}", width, height, title, text, *inside, class_="plane")))
+        after = f"after task {task + 1}"
+        title, text = f"{names[0]} and {names[1]}, {after}", _description(names, plane)
+        drawn.append((after, drawing(f"{identity}-{index}", width, height, title, text, *inside, class_="plane")))
     return drawn
 
 
@@ -144,18 +133,16 @@ def _dots(which: int, points: Sequence[Point]) -> str:
     return "".join(f"M{number(x)} {number(y)}{shape}" for x, y in points)
 
 
-def _limits(panels: Sequence[Panel]) -> tuple[Point, Point]:
+def _limits(planes: Sequence[Plane]) -> tuple[Point, Point]:
     limits = []
     for axis in (0, 1):
-        values = sorted(point[axis] for panel in panels for points in panel.points for point in points)
+        values = sorted(point[axis] for plane in planes for points in plane.points for point in points)
         cut = int(len(values) * (1 - SHARE) / 2)
         ends = values[cut : len(values) - cut]
-        for panel in panels:
-            for gaussian in panel.gaussians:
-                if gaussian is not None:
-                    widest = gaussian.enlarged or gaussian.covariance
-                    reach = 2 * math.sqrt(max(0.0, widest[axis][axis]))
-                    ends += [gaussian.mean[axis] - reach, gaussian.mean[axis] + reach]
+        for gaussian in (gaussian for plane in planes for gaussian in plane.gaussians if gaussian is not None):
+            widest = gaussian.enlarged or gaussian.covariance
+            reach = 2 * math.sqrt(max(0.0, widest[axis][axis]))
+            ends += [gaussian.mean[axis] - reach, gaussian.mean[axis] + reach]
         margin = 0.04 * (max(ends) - min(ends)) or 1.0
         limits.append((min(ends) - margin, max(ends) + margin))
     shorter, longer = sorted(limits, key=lambda ends: ends[1] - ends[0])
@@ -164,13 +151,13 @@ def _limits(panels: Sequence[Panel]) -> tuple[Point, Point]:
     return limits[0], limits[1]
 
 
-def _description(names: tuple[str, str], panel: Panel) -> str:
+def _description(names: tuple[str, str], plane: Plane) -> str:
     parts = []
-    for name, points in zip(names, panel.points, strict=True):
+    for name, points in zip(names, plane.points, strict=True):
         if points:
             x, y = (sum(point[axis] for point in points) / len(points) for axis in (0, 1))
             parts.append(f"{len(points)} test images of {name} around ({x:.2f}, {y:.2f})")
-    stored = [name for name, gaussian in zip(names, panel.gaussians, strict=True) if gaussian is not None]
+    stored = [name for name, gaussian in zip(names, plane.gaussians, strict=True) if gaussian is not None]
     parts.append(f"with the stored Gaussians of {' and '.join(stored)}" if stored else "without a stored Gaussian")
     return ", ".join(parts) + "."
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from markupsafe import Markup
 
-from amgc.report.sections import Comparison, render, section
+from amgc.report.html import bar, method_cell
+from amgc.report.sections import Comparison, Table, html_table, render, section
 from amgc.text import DASH, byte_size, duration
 
 
@@ -15,62 +14,35 @@ def spent(comparison: Comparison) -> Markup | None:
     if not comparison.begun:
         return None
     phases = list(dict.fromkeys(name for method in comparison.begun for name in method.seconds))
-    rows: list[dict[str, Any]] = []
+    longest = max(sum(method.seconds.values()) for method in comparison.begun)
+    largest = max(method.kept_bytes[1] for method in comparison.begun)
+    rows = []
     for method in comparison.begun:
-        seconds = method.seconds
-        total, per_class = method.kept_bytes
-        rows.append({
-            "method": method,
-            "seconds": [seconds.get(name, 0.0) for name in phases],
-            "total": sum(seconds.values()),
-            "times": [duration(seconds[name]) if name in seconds else DASH for name in phases],
-            "peak": DASH if method.peak_bytes is None else byte_size(method.peak_bytes),
-            "kept": total,
-            "per_class": per_class,
-        })  # fmt: skip
+        seconds, (total, per_class) = method.seconds, method.kept_bytes
+        widths = [100 * seconds.get(name, 0.0) / max(longest, 1e-9) for name in phases]
+        rows.append([
+            method_cell(method),
+            bar(duration(sum(seconds.values())), widths),
+            *[duration(seconds[name]) if name in seconds else DASH for name in phases],
+            DASH if method.peak_bytes is None else byte_size(method.peak_bytes),
+            bar(byte_size(per_class), [100 * per_class / max(largest, 1)]),
+            byte_size(total),
+        ])  # fmt: skip
+    header = ["method", "time", *phases, "peak memory", "stored per class", "stored in total"]
     return render(
         TEMPLATE,
-        comparison=comparison,
+        table=html_table(Table(header, rows, "Time and memory"), main=True, classes={1: "barred", len(header) - 2: "barred"}),
         phases=phases,
-        rows=rows,
-        time_scale=100 / max(max(row["total"] for row in rows), 1e-9),
-        kept_scale=100 / max(max(row["per_class"] for row in rows), 1),
+        several_seeds=comparison.several_seeds,
         unfinished=any(not method.finished for method in comparison.begun),
-        duration=duration,
-        byte_size=byte_size,
     )
 
 
 TEMPLATE = """
-<p>Time of a whole run{% if comparison.several_seeds %}, mean over the seeds{% endif %}; peak memory of the process, including
-PyTorch and images; and what the method stores of the classes after training.</p>
+<p>Time of a whole run{% if several_seeds %}, mean over the seeds{% endif %}; peak memory of the process, including PyTorch and
+images; and what the method stores of the classes after training.</p>
 <ul class="legend">{% for phase in phases %}
   <li><span class="track key"><span class="t{{ loop.index0 % 4 }}"></span></span> {{ phase }}</li>{% endfor %}</ul>
-<div class="scroll" tabindex="0" role="region" aria-label="Time and memory of {{ comparison.data }}">
-<table class="main">
-  <caption class="aside">Time and memory</caption>
-  <thead><tr><th scope="col">method</th><th scope="col" class="barred">time</th>
-    {% for phase in phases %}<th scope="col">{{ phase }}</th>{% endfor %}
-    <th scope="col">peak memory</th>
-    <th scope="col" class="barred">stored per class</th><th scope="col">stored in total</th></tr>
-  </thead>
-  <tbody>
-  {% for row in rows %}
-  <tr>
-    <th scope="row">{{ parts.method(row.method) }}</th>
-    <td class="barred"><span class="amount">{{ duration(row.total) }}</span><span class="track" aria-hidden="true">
-      {%- for seconds in row.seconds -%}
-      <span class="t{{ loop.index0 % 4 }}" style="width:{{ "%.2f"|format(seconds * time_scale) }}%"></span>
-      {%- endfor %}</span></td>
-    {% for time in row.times %}<td>{{ time }}</td>{% endfor %}
-    <td>{{ row.peak }}</td>
-    <td class="barred"><span class="amount">{{ byte_size(row.per_class) }}</span><span class="track" aria-hidden="true">
-      <span style="width:{{ "%.2f"|format(row.per_class * kept_scale) }}%"></span></span></td>
-    <td>{{ byte_size(row.kept) }}</td>
-  </tr>
-  {% endfor %}
-  </tbody>
-</table>
-</div>
+{{ table }}
 {% if unfinished %}<p class="soft">For unfinished runs, time and memory so far.</p>{% endif %}
 """

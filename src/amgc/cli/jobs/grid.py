@@ -1,4 +1,4 @@
-"""The cells of a comparison: which runs there are to be, where they lie, and what of them is there already."""
+"""The grid of runs of a comparison: their configs and folders, and the file compare.json."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amgc.cli.ending import GRID
 from amgc.cli.errors import UsageError
+from amgc.cli.jobs import GRID
 from amgc.cli.plan import Plan
 from amgc.engine.config import Config, absolute, read_config
 from amgc.engine.from_config import first_task_key, identity
@@ -18,9 +18,10 @@ from amgc.methods.registry import find
 from amgc.report import RunError, RunRecord, load_run
 from amgc.runs import flat
 from amgc.runs.folder import FIRST_TASK, RUN
+from amgc.text import plural
 
 VERSION = 1
-FEW = 5  # differences that are told
+MAX_DIFFERENCES = 5  # that an error message lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,9 @@ class Cell:
     """One run of the grid."""
 
     folder: Path
-    method: str  # its name
-    data: str  # a short name of data or preset
-    tasks: str  # how many, or how they begin: 50+10
+    method: str
+    data: str  # short name of the data or the preset
+    tasks: str  # number of tasks, or first classes and increment: 50+10
     seed: int
     config: Config
     paper: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """Beside the run, because there may be no run."""
+        """The log file. It is beside the run folder because the folder may not exist."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
@@ -50,29 +51,30 @@ class Cell:
 
     @property
     def first_task(self) -> Path:
-        """The training of task 1, for other runs to start from."""
+        """The file with the training of task 1, from which other runs can start."""
         return self.folder / FIRST_TASK
 
     @property
     def gives(self) -> bool:
+        """Whether other runs can start from this run's training of task 1."""
         kind = find(self.config.method).kind
         return kind.common_start and not kind.sees_old_data
 
     def start_key(self) -> str | None:
-        """Equal for runs whose task 1 is trained alike; None for one that shares it with nobody."""
+        """Return a key that is equal for runs with the same training of task 1; None for a run that cannot share it."""
         if not find(self.config.method).kind.common_start or self.config.machine.start is not None:
             return None
         return json.dumps(first_task_key(self.config), sort_keys=True)
 
     def record(self) -> RunRecord | None:
-        """What there is of the run so far."""
+        """Read the run; None if it does not exist or is damaged."""
         try:
             return load_run(self.folder)
         except (OSError, RunError):
             return None
 
     def write_plan(self) -> None:
-        """So that `amgc resume` can begin the run, too."""
+        """Write the plan, from which `amgc resume` can start the run."""
         Plan(self.folder, {self.method: self.config}, self.paper).write()
 
     def __str__(self) -> str:
@@ -80,33 +82,32 @@ class Cell:
 
 
 def check(cells: Iterable[Cell]) -> None:
-    """Runs that are there already must be those that are wanted."""
+    """Raise UsageError if a folder contains a run with other settings."""
     wrong = {cell: found for cell in cells if cell.begun and (found := differences(cell))}
     if not wrong:
         return
     cell, found = next(iter(wrong.items()))
-    told = "; ".join(found[:FEW]) + ("; …" if len(found) > FEW else "")
-    count = len(wrong) - 1
-    more = f" So {'have' if count > 1 else 'has'} {count} more run{'s' * (count > 1)}." if count else ""
+    shown = "; ".join(found[:MAX_DIFFERENCES]) + ("; …" if len(found) > MAX_DIFFERENCES else "")
+    more = f" The same applies to {plural(len(wrong) - 1, 'more run', 'more runs')}." if len(wrong) > 1 else ""
     raise UsageError(
-        f"{str(cell.folder)!r} holds a run with other settings: {told}.{more} Choose another --out, or the same settings."
+        f"{str(cell.folder)!r} contains a run with other settings: {shown}.{more} Choose another --out, or the same settings."
     )
 
 
 def differences(cell: Cell) -> list[str]:
-    """What decides the result, and is not as wanted, in the run that is there."""
-    there = absolute(read_config(cell.folder, {}))  # runs of earlier versions have paths as they were typed
+    """List the settings of the existing run that would change the result and differ from the wanted ones."""
+    there = absolute(read_config(cell.folder, {}))  # earlier versions stored relative paths
     before, wanted = (flat(identity(config)) | {"precision": config.machine.precision} for config in (there, cell.config))
     names = sorted(before.keys() | wanted.keys())
     return [
-        f"{name.removeprefix('hyper.')} was {before.get(name)} and is to be {wanted.get(name)}"
+        f"{name.removeprefix('hyper.')} is {before.get(name)} instead of {wanted.get(name)}"
         for name in names
         if before.get(name) != wanted.get(name)
     ]
 
 
 class Grid:
-    """OUT/compare.json: the commands that were given for the folder, its cells, and why some failed."""
+    """The file OUT/compare.json: the commands that were given, the runs, and the reasons of failures."""
 
     def __init__(self, folder: Path, cells: Sequence[Cell], command: Sequence[str]) -> None:
         self.folder, self.cells = folder, cells
@@ -117,7 +118,7 @@ class Grid:
 
     @staticmethod
     def read(folder: Path) -> dict[str, Any]:
-        """The file's content; nothing if there is no file yet."""
+        """Read the file; returns {} if it does not exist."""
         path = folder / GRID
         if not path.exists():
             return {}
@@ -126,11 +127,11 @@ class Grid:
             if content["version"] == VERSION:
                 return content
         except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{str(path)!r} is damaged, or not a comparison's ({error!r}); move it away.") from error
+            raise RunError(f"{str(path)!r} is damaged or was not written by amgc compare ({error!r}); move it away.") from error
         raise RunError(f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}.")
 
     def write(self, failures: dict[Cell, str]) -> None:
-        """The cells of this command and of earlier ones; of the former, those that failed now."""
+        """Write the runs of this command and of earlier ones, and the failures of this command."""
         names = {cell: cell.folder.relative_to(self.folder).as_posix() for cell in self.cells}
         for cell, name in names.items():
             self.known[name] = {"method": cell.method, "data": cell.data, "tasks": cell.tasks, "seed": cell.seed}

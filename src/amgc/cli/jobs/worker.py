@@ -1,6 +1,6 @@
-"""One run as a job for whoever has a processor free: a process of this machine, a worker of Ray, a node of Slurm.
+"""Execute one run of a comparison, in any process: a local one, a Ray worker or a Slurm node.
 
-`python -m amgc.cli.jobs.job JSON` does the job in a process of its own. A job is idempotent: it goes on with what is there.
+`python -m amgc.cli.jobs.worker JSON` executes a job. A job can be repeated: it resumes the run in its folder.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 from amgc.cli.errors import FAILED, reported
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker has to know; plain values, because it may be another machine that shares the files."""
+    """A run to execute. Its fields are plain values because the worker may be on another machine that shares the files."""
 
-    folder: str  # of the run, with its plan.json
-    log: str  # takes what the job prints
-    start: str | None  # the run that task 1's training is taken over from
+    folder: str  # of the run; contains plan.json
+    log: str  # file for the output of the job
+    start: str | None  # folder of the run whose training of task 1 is reused
     cwd: str
     environment: dict[str, str]
 
@@ -33,60 +32,38 @@ class Job:
         return json.dumps(asdict(self))
 
 
-class Running(Protocol):
-    """A job that was handed over."""
-
-    def poll(self) -> int | str | None:
-        """None while it has not ended; then its exit code, or why it has none."""
-
-    def stop(self, at_once: bool = False) -> None:
-        """Let it save itself and end, or end it at once."""
-
-
-class Executor(Protocol):
-    """Where jobs run."""
-
-    slots: int  # jobs at a time
-
-    def submit(self, job: Job) -> Running:
-        """Hand a job over."""
-
-    def close(self) -> None:
-        """All jobs have ended."""
-
-
 def work(job: Job) -> int:
-    """Do the job in this process; returns the exit code that `amgc resume` would end with."""
+    """Execute the job in this process. Returns the exit code of `amgc resume`."""
     os.environ.update(job.environment)  # before torch is imported
     os.chdir(job.cwd)
     with reported() as outcome:
         try:
-            from amgc.cli.plan import Plan, go_on
+            from amgc.cli.plan import Plan, resume_plan
             from amgc.cli.progress import console
 
             plan = Plan.read(Path(job.folder))
             (config,) = plan.configs.values()
             machine = asdict(config.machine) | ({} if job.start is None else {"start": job.start})
-            outcome.code = go_on(plan, console(), machine, quiet=True, ending=False)
+            outcome.code = resume_plan(plan, console(), machine, quiet=True, summary=False)
         except Exception as error:
             from amgc.cli.errors import exit_code
 
             if exit_code(error) is not None:
-                raise  # told as one message
-            traceback.print_exc()  # a bug, of a method perhaps: the job ends, its worker does not
+                raise  # reported as one message
+            traceback.print_exc()  # a bug, possibly in a user's method; the worker must survive it
             outcome.code = FAILED
     return outcome.code
 
 
 def logged_work(job: Job) -> int:
-    """`work` in a process that others started: what it prints goes to the job's log."""
+    """Execute the job in a process that another program started, with the output redirected to the job's log."""
     with _printing_to(Path(job.log)):
         return work(job)
 
 
 @contextmanager
 def _printing_to(path: Path) -> Iterator[None]:
-    """The process's output streams, Python's and those of libraries below it, go to the end of a file."""
+    """Append the output of Python and of native libraries to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(number) for number in (1, 2)]
@@ -95,7 +72,7 @@ def _printing_to(path: Path) -> Iterator[None]:
         try:
             for number in (1, 2):
                 os.dup2(file.fileno(), number)
-            sys.stdout = sys.stderr = file  # they may not be what the descriptors are
+            sys.stdout = sys.stderr = file  # they may not use the descriptors
             yield
         finally:
             file.flush()
@@ -106,7 +83,7 @@ def _printing_to(path: Path) -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """If the process that started this one is killed, this one saves itself and stops (on Linux)."""
+    """Let this process save a checkpoint and stop if its parent is killed (on Linux only)."""
     if sys.platform == "linux":
         import ctypes
 

@@ -1,0 +1,46 @@
+"""A solved linear classifier as numpy arrays, with its classes in sorted order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from amgc.core.regularised import Solution
+from amgc.core.statistics import ClassStatistics
+
+ROWS = 4096  # scored at a time
+
+
+@dataclass
+class Classifier:
+    """scores = (X - centre) @ coef.T + intercept. Probabilities are the softmax of scores / temperature.
+
+    coef (K, d), intercept and margins (K,), centre (d,): the average of the class means, subtracted because features may be
+    far from zero. `solution` has the classes in order of arrival. `parameters` names the parameters of the solve.
+    """
+
+    solution: Solution
+    coef: np.ndarray
+    intercept: np.ndarray
+    centre: np.ndarray
+    margins: np.ndarray
+    temperature: float
+    parameters: str
+
+    @classmethod
+    def of(cls, solution: Solution, statistics: ClassStatistics, rows: Sequence[int], parameters: str) -> Classifier:
+        """Return the classifier of a solution, its classes in the order of `rows` of the statistics."""
+        head, centre = solution.head, statistics.mean.mean(0)
+        parts = head.weight, head.bias + head.weight @ centre.to(head.weight), solution.margins
+        coef, intercept, margins = (part.cpu().numpy()[rows] for part in parts)
+        return cls(solution, coef, intercept, centre.cpu().numpy(), margins, solution.temperature, parameters)
+
+    def scores(self, X: np.ndarray) -> np.ndarray:
+        """Return scores (n, K)."""
+        scores = np.empty((len(X), len(self.coef)))
+        for start in range(0, len(X), ROWS):  # the difference is in float64, too large for all rows at once
+            rows = slice(start, start + ROWS)
+            scores[rows] = (X[rows] - self.centre) @ self.coef.T + self.intercept
+        return scores
