@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amgc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amgc.data.augment import Augment, Chance
@@ -36,17 +37,13 @@ __all__ = [
 ]
 
 # Imported when first used: `amgc list data` then costs no torch.
-_HOME = {
-    "augment": ("Augment", "Chance"),
-    "decode": ("CorruptImageError",),
-    "images": ("Dataset", "Images"),
-    "registry": ("load", "options", "source", "sources"),
-    "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(importlib.import_module(f"amgc.data.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "augment": ("Augment", "Chance"),
+        "decode": ("CorruptImageError",),
+        "images": ("Dataset", "Images"),
+        "registry": ("load", "options", "source", "sources"),
+        "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),
+    },
+)

@@ -1,4 +1,4 @@
-"""torch and what needs it, imported when a method first uses it: `amgc run --help` then costs no torch."""
+"""torch and the modules that need it, imported when a method first uses them, so that `amgc run --help` starts quickly."""
 
 from __future__ import annotations
 
