@@ -224,7 +224,7 @@ def test_a_plan_of_another_version_is_refused(stopped, capsys):
     [
         (OSError(errno.ENOSPC, "No space left on device", "x/checkpoint"), 1, "the disk is full"),
         (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "no permission for 'x'; change its permissions"),
-        (OSError(errno.EROFS, "Read-only file system", "x"), 1, "on a disk that cannot be written"),
+        (OSError(errno.EROFS, "Read-only file system", "x"), 1, "on a read-only disk"),
         (FileFormatError("'x' is damaged"), 1, "'x' is damaged"),
         (ImportError("timm:NAME needs the extra timm"), 1, "needs the extra timm"),
         (MemoryError(), 1, "out of memory"),

@@ -183,7 +183,7 @@ def killed_process(folder: Path, method: str, function: str, call: int) -> None:
 def in_a_process_of_its_own(root: Path, names: list[str]) -> None:
     """For each of the methods: a process that is killed while it writes, the next one too, and at last one that is not."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    registry._ENTRIES[documented.NAME] = documented.entry()
+    registry.METHODS.entries[documented.NAME] = documented.entry()
     for method in names:
         folder = root / method
         for function, call in KILLS:

@@ -1,4 +1,4 @@
-"""Where images come from, how they are augmented, and how classes are split into tasks.
+"""Data sets, augmentation, and the split of classes into tasks.
 
 >>> from amgc.data import Augment, TaskStream, class_order, load, split_tasks
 >>> digits = load("digits")
@@ -12,11 +12,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from amgc.data.registry import data_set, data_sets, load
+from amgc.options import option
+
 if TYPE_CHECKING:
     from amgc.data.augment import Augment, Chance
     from amgc.data.decode import CorruptImageError
     from amgc.data.images import Dataset, Images
-    from amgc.data.registry import load, options, source, sources
     from amgc.data.tasks import TaskStream, class_order, order_of, split_tasks
 
 __all__ = [
@@ -27,26 +29,25 @@ __all__ = [
     "Images",
     "TaskStream",
     "class_order",
+    "data_set",
+    "data_sets",
     "load",
-    "options",
+    "option",
     "order_of",
-    "source",
-    "sources",
     "split_tasks",
 ]
 
-# Imported when first used: `amgc list data` then costs no torch.
-_HOME = {
+# These need torch. They are imported when first used, so that `amgc list data` does not wait for it.
+_MODULES = {
     "augment": ("Augment", "Chance"),
     "decode": ("CorruptImageError",),
     "images": ("Dataset", "Images"),
-    "registry": ("load", "options", "source", "sources"),
     "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"amgc.data.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from amgc.engine.run import RUN, read_config
 from amgc.engine.session import CHECKPOINT
 from amgc.estimator import AMGCClassifier
 from amgc.features import blank
+from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Method
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
 from amgc.model.folder import Manifest
 from amgc.model.state import FixedHead, State
+from amgc.registry import is_file
 
 PLACES = ("data", "data_options", "features_options")  # of a run's config, what may name files and folders of its machine
 PROBES = 64  # random features that a method's scores are compared on with those of its linear head
@@ -105,6 +108,10 @@ def _check_linear(method: Method[Any], config: Config, classes: int) -> None:
 def _manifest(
     config: Config, run: str | os.PathLike[str], shape: tuple[int, int, int], scale: int, about: dict[str, Any]
 ) -> Manifest:
+    # By name: a model must not contain the path of a user's file.
+    config = replace(config, method=find(config.method).name)
+    if is_file(config.features):
+        config = replace(config, features=find_extractor(config.features).name)
     made = {
         "by": "model",
         "from": f"a run of {config.method} on {Path(config.data).name}",

@@ -1,4 +1,4 @@
-"""torch and what needs it, imported when a method first uses it: `amgc run --help` then costs no torch."""
+"""torch and modules that need it, imported on first use, so that `amgc run --help` does not import torch."""
 
 from __future__ import annotations
 
