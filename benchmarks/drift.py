@@ -18,7 +18,7 @@ from _report import kept
 
 from amgc.core.solver import solve_head
 from amgc.data import load
-from amgc.engine.run import read_config
+from amgc.engine.config import read_config
 from amgc.engine.session import Session
 from amgc.engine.watch import Watch
 
@@ -29,10 +29,10 @@ def drift(folder: Path) -> str:
     """Variance ratio, shift of the mean, and the last accuracy of exact heads."""
     config = read_config(folder, {})
     session = Session(config, folder, Watch(), load(config.data, **config.data_options))
-    session.resume()
+    session.checkpoints.restore()
     last = len(session.stream) - 1
     images, new = session.stream.test(last), session.stream.classes(last)
-    features, statistics = session.frozen_features(images).double(), session.method.statistics
+    features, statistics = session.features.extract_all(images).double(), session.method.statistics
     ratios, shifts = [], []
     for label in range(new.start):
         row = statistics.index(label)

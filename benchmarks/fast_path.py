@@ -24,7 +24,7 @@ from _report import kept
 
 from amgc.report import RunError, load_run
 from amgc.report.paper import figures
-from amgc.report.runs import RunRecord
+from amgc.runs import RunRecord
 
 FRONT = (50, 100, 200, 400, 800, 1600, 2400, 3200)
 HEADLINE = 3200

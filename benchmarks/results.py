@@ -21,7 +21,7 @@ from ablation import DOUBTFUL, cells
 from competitors import FROZEN, TRAINED
 
 from amgc.features.builtin import PatchesOptions
-from amgc.report import whole_file
+from amgc.files import atomic
 from amgc.report.paper import PRESETS, figures, toml
 
 ROOT = Path(__file__).parents[1]
@@ -207,7 +207,7 @@ def main() -> int:
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if not check:
-            with whole_file(path) as temporary:
+            with atomic(path) as temporary:
                 temporary.write_text(made[path], encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {'not up to date; run python benchmarks/results.py' if check else 'written'}")
     if not stale:

@@ -26,8 +26,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from amgc.data import Augment, Dataset, Images
+from amgc.engine.checkpoint import Position
 from amgc.engine.config import Config
-from amgc.engine.session import Position, Session
+from amgc.engine.session import Session
 from amgc.engine.training import train
 from amgc.engine.watch import Watch
 from amgc.features import build

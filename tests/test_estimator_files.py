@@ -16,7 +16,7 @@ import torch
 from digits import FORMS, learned, part, same_statistics, split
 from safetensors import safe_open
 
-from amgc import AMGCClassifier, ClassStatistics, FileFormatError, files
+from amgc import AMGCClassifier, ClassStatistics, FileFormatError, files, tensor_files
 
 pytestmark = pytest.mark.cpus
 
@@ -291,7 +291,7 @@ def test_a_file_of_class_statistics_is_not_a_classifier_and_the_message_says_whi
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
-        later.setattr(files, "VERSION", 99)
+        later.setattr(tensor_files, "VERSION", 99)
         trained().save(tmp_path / "model")
     assert_refused(tmp_path / "model")
     with pytest.raises(FileFormatError, match="99"):
@@ -307,9 +307,9 @@ def test_a_missing_file_is_said_to_be_missing(name: str, tmp_path: Path) -> None
 
 def rewritten(path: Path, change) -> None:
     """The file with its header and tensors changed by `change`, and a fresh checksum: valid, but not a classifier."""
-    header, tensors = files.read(path, "classifier")
+    header, tensors = tensor_files.read(path, "classifier")
     change(header, tensors)
-    files.write(path, "classifier", header, tensors)
+    tensor_files.write(path, "classifier", header, tensors)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from reference import few, many
 from safetensors import safe_open
 
-from amgc import files
-from amgc.files import FileFormatError, read, write
+from amgc import tensor_files
+from amgc.files import FileFormatError
+from amgc.tensor_files import read, write
 
 pytestmark = pytest.mark.cpus
 
@@ -81,7 +82,7 @@ class Misaligned:
 def test_what_is_read_lies_in_memory_as_torch_aligns_it(tmp_path, monkeypatch):
     """On some CPUs products depend on the alignment of their operands: a resumed run would end with other bits."""
     write(tmp_path / "model", KIND, HEADER, TENSORS)
-    monkeypatch.setattr(files, "safe_open", Misaligned)
+    monkeypatch.setattr(tensor_files, "safe_open", Misaligned)
     header, tensors = read(tmp_path / "model", KIND)
     assert _same(header, tensors)
     assert [name for name, tensor in tensors.items() if tensor.data_ptr() % 64] == []
@@ -91,7 +92,7 @@ def test_products_of_what_was_read_have_the_bits_of_products_of_what_was_written
     generator = torch.Generator().manual_seed(0)
     written = {f"{n}": torch.randn(n, n, generator=generator) for n in (5, 33, 64, 130)}
     write(tmp_path / "model", KIND, {}, written)
-    monkeypatch.setattr(files, "safe_open", Misaligned)
+    monkeypatch.setattr(tensor_files, "safe_open", Misaligned)
     for name, matrix in read(tmp_path / "model", KIND)[1].items():
         for product in (lambda m: m @ m[0], lambda m: m @ m.T, lambda m: m[0] @ m[0]):
             assert torch.equal(product(matrix), product(written[name])), name
@@ -210,10 +211,10 @@ def test_another_kind_is_refused_by_name(tmp_path):
 
 
 def test_a_newer_version_is_refused_by_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "VERSION", files.VERSION + 1)
+    monkeypatch.setattr(tensor_files, "VERSION", tensor_files.VERSION + 1)
     write(tmp_path / "model", KIND, {}, {})
     monkeypatch.undo()
-    with pytest.raises(FileFormatError, match=f"has file version {files.VERSION + 1}; this amgc reads version"):
+    with pytest.raises(FileFormatError, match=f"has file version {tensor_files.VERSION + 1}; this amgc reads version"):
         read(tmp_path / "model", KIND)
 
 
@@ -252,27 +253,27 @@ def test_a_full_disk_is_an_os_error_that_names_the_file(tmp_path):
     path = tmp_path / "kept.safetensors"
     program = f"""
 import errno, resource, signal, torch
-from amgc import files
+from amgc import files, tensor_files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-files.write({str(path)!r}, "thing", {{}}, {{"a": torch.zeros(10)}})
+tensor_files.write({str(path)!r}, "thing", {{}}, {{"a": torch.zeros(10)}})
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    files.write({str(path)!r}, "thing", {{}}, {{"a": torch.ones(100_000)}})
+    tensor_files.write({str(path)!r}, "thing", {{}}, {{"a": torch.ones(100_000)}})
 except OSError as error:
     print(errno.errorcode[error.errno], error.filename)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["EFBIG", str(path)]
-    assert not files.read(path, "thing")[1]["a"].any() and list(tmp_path.iterdir()) == [path]
+    assert not tensor_files.read(path, "thing")[1]["a"].any() and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_goes_while_it_is_opened_is_not_found(tmp_path, monkeypatch):
     path = tmp_path / "gone.safetensors"
-    files.write(path, "thing", {}, {"a": torch.zeros(1)})
+    tensor_files.write(path, "thing", {}, {"a": torch.zeros(1)})
     path.unlink()
     monkeypatch.setattr(Path, "is_file", lambda self: True)
     with pytest.raises(FileNotFoundError):
-        files.read(path, "thing")
+        tensor_files.read(path, "thing")
 
 
 @pytest.mark.parametrize("header", [{"bad": {1, 2}}, {"bad": object()}])

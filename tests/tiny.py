@@ -8,16 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from amgc.data import Dataset, Images
 from amgc.engine import checkpoint
 from amgc.engine.config import Config, Machine
-from amgc.engine.session import CHECKPOINT
+from amgc.methods import registry
 from amgc.methods.contract import Phase
 from amgc.methods.registry import find
+from amgc.runs.folder import CHECKPOINT
 
 DIM, TESTS = 8, 3
+
+
+def variant(monkeypatch: pytest.MonkeyPatch, method: str, **members: Any) -> None:
+    """Replace a registered method, for one test, by a subclass with these members.
+
+    Members of the protocols in `amgc.methods.optional` cannot be patched into a class: Python caches what satisfies a protocol.
+    """
+    entry = find(method)
+    kind = type("Variant", (entry.kind,), members)
+    monkeypatch.setitem(registry._ENTRIES, method, replace(entry, kind=kind))
 
 
 def images(

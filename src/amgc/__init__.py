@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from amgc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amgc.api import Runs, compare, load_run, run
@@ -46,30 +47,26 @@ __all__ = [
 ]
 
 # Names are imported when first used: torch alone takes over a second, which a command's --help must not cost.
-_HOMES = {
-    "amgc.api": ("Runs", "compare", "load_run", "run"),
-    "amgc.core.covariance": ("Covariances", "LowRank", "enlarge"),
-    "amgc.core.losses": (
-        "amarx_loss",
-        "distribution_loss",
-        "margins",
-        "pairwise_margins",
-        "sample_loss",
-        "soft_margin_loss",
-    ),
-    "amgc.core.solver": ("Head", "solve_head"),
-    "amgc.core.statistics": ("ClassStatistics",),
-    "amgc.estimator": ("AMGCClassifier",),
-    "amgc.files": ("FileFormatError",),
-    "amgc.model": ("Model",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'amgc' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "api": ("Runs", "compare", "load_run", "run"),
+        "core.covariance": ("Covariances", "LowRank", "enlarge"),
+        "core.losses": (
+            "amarx_loss",
+            "distribution_loss",
+            "margins",
+            "pairwise_margins",
+            "sample_loss",
+            "soft_margin_loss",
+        ),
+        "core.solver": ("Head", "solve_head"),
+        "core.statistics": ("ClassStatistics",),
+        "estimator": ("AMGCClassifier",),
+        "files": ("FileFormatError",),
+        "model": ("Model",),
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc.report import Metrics, RunRecord, accuracy_table, find_runs, labels, plot_accuracy
+from amgc.runs.folder import PLAN, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -446,9 +447,9 @@ def _read_plan(folder: Path) -> Plan | None:
 
 def _remove_empty(plan: Plan) -> None:
     """Remove the folder of a plan of which no run could start."""
-    if not any((plan.place(name) / "run.json").exists() for name in plan.configs):
+    if not any(RunFolder(plan.place(name)).exists for name in plan.configs):
         with suppress(OSError):  # there is something else in it
-            (plan.folder / "plan.json").unlink(missing_ok=True)
+            (plan.folder / PLAN).unlink(missing_ok=True)
             plan.folder.rmdir()
 
 

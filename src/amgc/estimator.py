@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.core.calibration import Correction, sample_temperature
 from amgc.core.classifier import Classifier
 from amgc.core.inputs import Label, check_finite, plain
@@ -259,7 +259,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write statistics, solution and parameters to one safetensors file. It contains no samples."""
-        files.write(path, KIND, *self.packed())
+        tensor_files.write(path, KIND, *self.packed())
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the contents of a file: a JSON header and named tensors."""
@@ -284,7 +284,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
         """Read a file that `save` wrote, to its own device or to another `device`."""
-        header, tensors = files.read(path, KIND)
+        header, tensors = tensor_files.read(path, KIND)
         try:
             return cls.from_packed(header, tensors, device)
         except DeviceError:

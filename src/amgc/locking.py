@@ -1,4 +1,4 @@
-"""One process at a time changes a folder: a run or a model."""
+"""Lock a folder, so that only one process at a time changes a run or a model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 LOCK = ".lock"
-UNKNOWN = "a process that has not said its name"
+UNKNOWN = "an unknown process"
 
 
 class FolderBusyError(RuntimeError):
-    """Another process holds the folder's lock; the message says which one, where that is known."""
+    """Another process holds the folder's lock; the message says which one, if known."""
 
 
 @contextmanager
 def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """Hold the lock of `folder`; wait for it for `patience` seconds at most.
+    """Hold the lock of `folder`; wait at most `patience` seconds for it.
 
-    The operating system releases the lock when the process ends, however it ends. The file stays, and names the holder.
+    The operating system releases the lock when the process ends, even if it crashes. The file stays and names the last holder.
     """
     path = folder / LOCK
     lock = FileLock(path, mode=0o666)
@@ -33,7 +33,7 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
         raise FolderBusyError(_holder(path)) from None
     try:
         when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        with suppress(OSError):  # a full disk; on Windows, where nobody else may read a locked file either
+        with suppress(OSError):  # a full disk
             path.write_text(f"process {os.getpid()} on {socket.gethostname()} (since {when})", encoding="utf-8")
         yield
     finally:

@@ -15,7 +15,7 @@ from cli.helpers import TINY, figures
 import amgc
 from amgc.cli import plan
 from amgc.cli.main import main
-from amgc.engine.session import Session
+from amgc.engine.checkpoint import Checkpoints
 from amgc.files import FileFormatError
 
 AMGC = [*TINY, "--method", "amgc"]
@@ -235,7 +235,7 @@ def test_what_the_user_can_do_something_about_is_one_message(error, code, said, 
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(Session, "checkpoint", fail)
+    monkeypatch.setattr(Checkpoints, "save", fail)
     assert main(["run", *AMGC, "--quiet", "--out", "x"]) == code
     told = capsys.readouterr().err
     assert told.startswith("amgc: error: ") and said in told and "Traceback" not in told
@@ -262,7 +262,7 @@ def test_a_bug_keeps_its_traceback(bug, monkeypatch):
     def fail(*_: object) -> None:
         raise bug
 
-    monkeypatch.setattr(Session, "checkpoint", fail)
+    monkeypatch.setattr(Checkpoints, "save", fail)
     with pytest.raises(type(bug)):
         main(["run", *AMGC, "--quiet", "--out", "x"])
 

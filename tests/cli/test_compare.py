@@ -22,7 +22,7 @@ from amgc.cli.jobs.executors import Local
 from amgc.cli.jobs.worker import Job, work
 from amgc.cli.main import main
 from amgc.cli.progress import Quiet
-from amgc.engine.run import locked
+from amgc.runs.folder import RunFolder
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1", "--later.epochs", "2"]
 DIGITS = ["--data", "digits", "--tasks", "2", "--out", "x", *SHORT]
@@ -237,7 +237,7 @@ def test_a_failure_does_not_stop_the_rest_and_is_told_at_the_end(here, capsys):
 
 def test_two_comparisons_in_one_folder_at_the_same_time_are_refused(here, capsys):
     Path("x").mkdir()
-    with locked(Path("x")):
+    with RunFolder(Path("x")).locked():
         assert main(["compare", "amgc", *DIGITS]) == 2
     assert "another process is working on 'x'" in capsys.readouterr().err
     assert here.names == []
@@ -290,7 +290,7 @@ def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
     assert not any(map(alive, pids))
     assert [len(figures(folder)) for folder in folders] == [1, 1]
     for folder in folders:
-        with locked(folder):
+        with RunFolder(folder).locked():
             pass
         assert re.search(r"Stopped; continue with: amgc resume", folder.with_suffix(".log").read_text())
 

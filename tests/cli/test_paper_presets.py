@@ -16,9 +16,8 @@ from amgc.cli.run import paper
 from amgc.engine.config import Config
 from amgc.engine.training import rate
 from amgc.methods.registry import find, methods
-from amgc.report.metrics import Metrics
 from amgc.report.paper import departures, figures, sizes_of
-from amgc.report.runs import RunRecord
+from amgc.runs import Metrics, RunRecord
 
 IMAGES = {"cifar100": 50_000, "tiny-imagenet": 100_000, "imagenet-subset": 129_000}  # the last one about
 PAPERS = [f"paper-{data}-t{tasks}" for data in IMAGES for tasks in (10, 20)]

@@ -12,11 +12,13 @@ import pytest
 import tiny
 import torch
 
-from amgc.engine.observed import rounded
+from amgc.engine.checkpoint import Checkpoints
+from amgc.engine.observer import rounded
 from amgc.engine.run import run
-from amgc.engine.session import CHECKPOINT, Session
+from amgc.engine.session import Session
 from amgc.methods.contract import Batch, Method
 from amgc.methods.registry import find
+from amgc.runs.folder import CHECKPOINT
 
 
 def found(folder: Path, images: torch.Tensor, rows: Iterable[torch.Tensor]) -> list[str]:
@@ -61,7 +63,7 @@ def test_no_image_and_no_feature_row_is_ever_in_the_folder(
 ) -> None:
     """After every step and every task; rows of the network as it is then, plain and of the augmented batch at hand."""
     dataset, recent, searches = tiny.images(), [], []
-    kind, whole_loss, whole_checkpoint = find(method).kind, find(method).kind.loss, Session.checkpoint
+    kind, whole_loss, whole_save = find(method).kind, find(method).kind.loss, Checkpoints.save
 
     def loss(self: Method[Any], batch: Batch) -> Any:
         recent.append(batch.features.detach().clone())
@@ -69,19 +71,22 @@ def test_no_image_and_no_feature_row_is_ever_in_the_folder(
 
     def plain_rows(session: Session) -> torch.Tensor:
         modes = {layer: layer.training for layer in session.network.modules()}
-        rows = torch.cat([rows for rows, _ in session.plain_features(dataset.train)])
+        rows = torch.cat([rows for rows, _ in session.features.extract(dataset.train)])
         for layer, mode in modes.items():
             layer.training = mode
         return rows
 
-    def checkpoint(self: Session, optimizer: Any = None) -> None:
-        whole_checkpoint(self, optimizer)
-        assert found(self.folder, dataset.train.take(torch.arange(54)), [*plain_rows(self), *torch.cat(recent)]) == []
+    def save(self: Checkpoints, optimizer: Any = None) -> None:
+        session = self.session
+        whole_save(self, optimizer)
+        assert (
+            found(session.folder.path, dataset.train.take(torch.arange(54)), [*plain_rows(session), *torch.cat(recent)]) == []
+        )
         searches.append(self)
         del recent[:-2]
 
     monkeypatch.setattr(kind, "loss", loss)
-    monkeypatch.setattr(Session, "checkpoint", checkpoint)
+    monkeypatch.setattr(Checkpoints, "save", save)
     config = tiny.config(method, later={"batch_size": 3}, machine={"checkpoint_minutes": 0.0})
     run(config, tmp_path, dataset=dataset)
     assert len(searches) >= 6 + 3, "a search after every step of task 1, and one after every task"

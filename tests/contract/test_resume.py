@@ -15,14 +15,16 @@ import pytest
 import tiny
 
 from amgc.engine import cost as cost_module
+from amgc.engine import run as run_module
 from amgc.engine import session as session_module
 from amgc.engine.checkpoint import read
-from amgc.engine.run import METRICS, resume, run
-from amgc.engine.session import CHECKPOINT, Session
+from amgc.engine.run import resume, run
+from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods import registry
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find, methods
+from amgc.runs.folder import CHECKPOINT, METRICS
 
 pytestmark = pytest.mark.cpus
 
@@ -111,14 +113,14 @@ def _fail_in_end(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
 
 
 def _fail_in_evaluate(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
-    whole = Session.evaluate
+    whole = run_module.evaluate
 
-    def evaluate(self: Session, at: Task, see: Any) -> Any:
+    def evaluate(session: Session, at: Task, see: Any) -> Any:
         if at.index == task:
             raise AccidentError
-        return whole(self, at, see)
+        return whole(session, at, see)
 
-    patched.setattr(Session, "evaluate", evaluate)
+    patched.setattr(run_module, "evaluate", evaluate)
 
 
 def _fail_in_write(patched: pytest.MonkeyPatch, method: str, task: int) -> None:

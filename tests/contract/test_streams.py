@@ -11,10 +11,11 @@ import torch
 
 from amgc.engine import checkpoint
 from amgc.engine.run import resume, run
-from amgc.engine.session import CHECKPOINT, Session
+from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 from amgc.methods.registry import find
+from amgc.runs.folder import CHECKPOINT
 
 pytestmark = pytest.mark.cpus
 
@@ -62,7 +63,7 @@ def test_on_vectors_a_resumed_run_ends_the_same(method: str, tmp_path: Path) -> 
 def session_after(method: str, folder: Path, **changes: Any) -> Session:
     """A session that has resumed a finished run."""
     session = Session(tiny.config(method, **changes), folder, Watch(), tiny.images())
-    session.resume()
+    session.checkpoints.restore()
     return session
 
 

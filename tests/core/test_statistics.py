@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import assert_close, few, many
 
-from amgc import files
+from amgc import tensor_files
 from amgc.core.covariance import Covariances, LowRank, enlarge
 from amgc.core.losses import distribution_loss
 from amgc.core.spread import Spread
@@ -528,7 +528,7 @@ def test_no_saved_byte_sequence_is_a_feature_row(tmp_path, form):
 
 def _load(folder, header, tensors):
     """Read a file whose checksum is right, whatever its contents."""
-    files.write(folder / "statistics", KIND, header, tensors)
+    tensor_files.write(folder / "statistics", KIND, header, tensors)
     return ClassStatistics.load(folder / "statistics")
 
 

@@ -15,10 +15,10 @@ from amgc.engine import cost as cost_module
 from amgc.engine import session as session_module
 from amgc.engine.cost import Cost, estimate
 from amgc.engine.run import resume, run
-from amgc.engine.session import CHECKPOINT
 from amgc.engine.watch import Stopped, Watch
-from amgc.methods.contract import Plain, Task
+from amgc.methods.contract import PlainImages, Task
 from amgc.methods.ewc import EWC
+from amgc.runs.folder import CHECKPOINT
 
 SLOW = pytest.mark.slow
 COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
@@ -34,9 +34,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many images go through the networks of the sessions made from now on and their copies, with gradients and without."""
     counts, studies = {"trained": 0, "passed": 0}, [0]
-    whole, whole_study = session_module.make_network, EWC.study
+    whole, whole_collect = session_module.make_network, EWC.collect
 
-    def study(self: EWC, task: Task, images: Plain) -> None:
+    def collect(self: EWC, task: Task, images: PlainImages) -> None:
         """Its gradients are functional, so that no hook sees single images: those that it gets count."""
 
         def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -45,7 +45,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
                 yield batch, labels
 
         studies.append(1)
-        whole_study(self, task, Plain(batches, images.sum))
+        whole_collect(self, task, PlainImages(batches, images.sum))
         studies.pop()
 
     def make_network(*arguments: Any) -> Any:
@@ -57,7 +57,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         network.register_forward_hook(hook)
         return network
 
-    monkeypatch.setattr(EWC, "study", study)
+    monkeypatch.setattr(EWC, "collect", collect)
     monkeypatch.setattr(session_module, "make_network", make_network)
     return counts
 
@@ -145,13 +145,7 @@ def test_the_promised_time_is_that_of_all_passes(
     method: str, counts: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a clock by which an image takes a second on its way through a network, forwards and backwards or forwards only."""
-
-    def seconds(action: Callable[[], Any], repeat: bool = True) -> float:
-        before = sum(counts.values())
-        action()
-        return float(sum(counts.values()) - before)
-
-    monkeypatch.setattr(cost_module, "_seconds", seconds)
+    monkeypatch.setattr(cost_module, "clock", lambda: float(sum(counts.values())))
     watch = Ask(counts)
     run(tiny.config(method), tmp_path, watch, tiny.images((7,) * 6))  # batches of 7, every one of them full
     assert watch.cost.seconds == pytest.approx(watch.cost.trained + watch.cost.passed)

@@ -1,4 +1,4 @@
-"""What a method may ask of the engine beside the usual: images to study, a part of the network trained, another structure."""
+"""What a method may ask of the engine beside the usual: a pass over images, a part of the network, another structure."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import torch
 from amgc.engine.run import resume, run
 from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
-from amgc.methods.contract import Plain, Task
+from amgc.methods.contract import PlainImages, Task
 from amgc.methods.finetune import Finetune
 
 
-def test_study_sees_each_image_of_the_task_once_and_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    studied: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+def test_collect_sees_each_image_of_the_task_once_and_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
-    def study(self: Finetune, task: Task, images: Plain) -> None:
+    def collect(self: Finetune, task: Task, images: PlainImages) -> None:
         for batch, labels in images.batches(4):
             assert len(batch) <= 4 and not any(layer.training for layer in self.network.modules())
             assert batch.is_contiguous(memory_format=torch.channels_last) and torch.is_grad_enabled()
-            studied.append((task.index, batch, labels))
+            collected.append((task.index, batch, labels))
         assert images.sum(torch.ones(2)).tolist() == [1, 1]
 
-    monkeypatch.setattr(Finetune, "study", study)
+    tiny.variant(monkeypatch, "finetune", collect=collect)
     run(tiny.config("finetune"), tmp_path, dataset=tiny.images())
     session = Session(tiny.config("finetune"), tmp_path, Watch(), tiny.images())
     for task in range(3):
         expected = session.stream.train(task)
-        images = torch.cat([batch for index, batch, _ in studied if index == task])
-        labels = torch.cat([labels for index, _, labels in studied if index == task])
+        images = torch.cat([batch for index, batch, _ in collected if index == task])
+        labels = torch.cat([labels for index, _, labels in collected if index == task])
         assert torch.equal(images, session.augment.plain(expected.take(torch.arange(len(expected)))))
         assert torch.equal(labels, expected.labels)
 
 
 def test_only_the_parameters_that_a_method_names_are_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Finetune, "trains", lambda self, name: name == "layers.8.weight")
+    tiny.variant(monkeypatch, "finetune", trains=lambda self, name: name == "layers.8.weight")
     before = Session(tiny.config("finetune"), tmp_path, Watch(), tiny.images()).network.state_dict()
     run(tiny.config("finetune"), tmp_path, dataset=tiny.images())
     after = tiny.saved(tmp_path)[1]
@@ -68,8 +68,7 @@ def test_a_resumed_network_has_its_structure_before_its_weights(tmp_path: Path, 
         def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
             self.stop = task.index == 1
 
-    for name, replacement in {"begin": begin, "loss": loss, "reshape_network": reshape_network}.items():
-        monkeypatch.setattr(Finetune, name, replacement)
+    tiny.variant(monkeypatch, "finetune", begin=begin, loss=loss, reshape_network=reshape_network)
     run(tiny.config("finetune"), tmp_path / "one", dataset=tiny.images())
     with pytest.raises(Stopped):
         run(tiny.config("finetune"), tmp_path / "other", StopLater(), tiny.images())

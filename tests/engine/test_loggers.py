@@ -11,9 +11,9 @@ import pytest
 import tiny
 
 from amgc.engine import loggers
+from amgc.engine.checkpoint import Checkpoints
 from amgc.engine.loggers import moment, task_values
 from amgc.engine.run import resume, run
-from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 from amgc.report import Metrics
@@ -160,32 +160,34 @@ def start(folder: Path, **machine: Any) -> None:
 
 def kill_at(patched: pytest.MonkeyPatch, task: int, step: int) -> None:
     """In the middle of a task, with a checkpoint behind it and a logged step beyond; buffers are lost, as in a crash."""
-    whole = Session.checkpoint_if_due
+    whole = Checkpoints.save_if_due
 
-    def checkpoint_if_due(self: Session, optimizer: Any, *, last: bool) -> None:
-        if (self.position.task, self.position.step) == (task, step):
-            for logger in self.watch.loggers if isinstance(self.watch, loggers.Logged) else ():
+    def save_if_due(self: Checkpoints, optimizer: Any, *, last: bool) -> None:
+        position, watch = self.session.position, self.session.watch
+        if (position.task, position.step) == (task, step):
+            for logger in watch.loggers if isinstance(watch, loggers.Logged) else ():
                 patched.setattr(type(logger), "close", lambda self, complete: None)
                 if isinstance(logger, loggers.TensorBoard):
                     logger.flush()  # the worst: all that is beyond the checkpoint has reached the disk
             raise KilledError
-        if self.position.step % 2 == 0:
-            self.checkpoint(optimizer)
+        if position.step % 2 == 0:
+            self.save(optimizer)
         whole(self, optimizer, last=last)
 
-    patched.setattr(Session, "checkpoint_if_due", checkpoint_if_due)
+    patched.setattr(Checkpoints, "save_if_due", save_if_due)
 
 
 def test_what_a_checkpoint_covers_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
-    whole, seen = Session.checkpoint, []
+    whole, seen = Checkpoints.save, []
 
-    def checkpoint(self: Session, optimizer: Any = None) -> None:
+    def save(self: Checkpoints, optimizer: Any = None) -> None:
         whole(self, optimizer)
         values = scalars(tmp_path)
-        seen.append((moment(self.lines, self.position.step), max(max(steps_of(values, tag)) for tag in values)))
+        session = self.session
+        seen.append((moment(session.lines, session.position.step), max(max(steps_of(values, tag)) for tag in values)))
 
-    monkeypatch.setattr(Session, "checkpoint", checkpoint)
+    monkeypatch.setattr(Checkpoints, "save", save)
     run(tiny.config("finetune", machine={"log": ("tensorboard",), "checkpoint_minutes": 0.0}), tmp_path, dataset=tiny.images())
     assert len(seen) == 3 * STEPS + 3 and all(due == logged for due, logged in seen)
 

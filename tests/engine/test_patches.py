@@ -13,10 +13,10 @@ from torch.nn.functional import unfold
 
 from amgc.data import Images
 from amgc.engine import cost as cost_module
-from amgc.engine import session as session_module
+from amgc.engine import features as features_module
 from amgc.engine.config import Config
 from amgc.engine.cost import estimate
-from amgc.engine.run import resume, run
+from amgc.engine.run import fit_network, resume, run
 from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.features.patches import Patches
@@ -72,7 +72,7 @@ def test_methods_that_train_a_head_can(method: str, tmp_path: Path) -> None:
     trained = {"first": {"epochs": 2}, "later": {"epochs": 2}}
     settings = tiny.config(method, features="patches", features_options={"filters": 6}, **trained)
     before = Session(settings, tmp_path / "other", Watch(), tiny.images())
-    before.fit_network()
+    fit_network(before)
     lines = run(settings, tmp_path / "run", dataset=tiny.images())
     assert lines[-1]["losses"]
     kept = tiny.saved(tmp_path / "run")[1]
@@ -92,10 +92,10 @@ def test_filters_come_from_task_1_alone(tmp_path: Path) -> None:
     """The classes of later tasks are others; the fitted network is the same to the bit."""
     few, many = (Session(config(tasks=3, natural_order=True), tmp_path, Watch(), made) for made in two_data_sets())
     for session in (few, many):
-        session.fit_network()
+        fit_network(session)
     tiny.assert_equal(few.network.state_dict(), many.network.state_dict())
     other = Session(config(tasks=3, natural_order=True, seed=2), tmp_path, Watch(), tiny.images())
-    other.fit_network()
+    fit_network(other)
     assert not torch.equal(other.network.get_buffer("weight0"), few.network.get_buffer("weight0"))
 
 
@@ -146,9 +146,9 @@ def test_the_start_of_another_run_brings_its_filters(tmp_path: Path, monkeypatch
 
 def test_features_too_large_to_keep_are_streamed_to_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = run(config(), tmp_path / "kept", dataset=tiny.images())
-    monkeypatch.setattr(session_module, "TRAINING_ROOM", 0)
-    monkeypatch.setattr(session_module, "TEST_ROOM", 0)
-    monkeypatch.setattr(Session, "frozen_features", None)
+    monkeypatch.setattr(features_module, "TRAINING_ROOM", 0)
+    monkeypatch.setattr(features_module, "TEST_ROOM", 0)
+    monkeypatch.setattr(features_module.FeatureSource, "extract_all", None)
     streamed = run(config(), tmp_path / "streamed", dataset=tiny.images())
     assert tiny.untimed(streamed) == tiny.untimed(expected)
     tiny.assert_same_bits(tmp_path / "kept", tmp_path / "streamed")
@@ -170,13 +170,13 @@ def test_the_cost_is_known_before_anything_is_fitted(tmp_path: Path, monkeypatch
 
 
 def test_the_cost_of_many_features_is_told_from_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes are exactly those of a method with all features; the seconds grow."""
+    """The bytes are estimated by the square of the features: never too few."""
     monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
     session = Session(config(features_options={"filters": 12}), tmp_path, Watch(), tiny.images())
     whole = estimate(session)
     monkeypatch.setattr(cost_module, "WIDE", 31)
     narrow = estimate(session)
-    assert narrow.disk == whole.disk and narrow.passed == whole.passed
+    assert whole.disk <= narrow.disk < 3 * whole.disk and narrow.passed == whole.passed
 
 
 def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +184,8 @@ def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, m
     monkeypatch.setattr(cost_module, "peak_memory", lambda: 0)
     session = Session(config(), tmp_path, Watch(), tiny.images())
     kept = estimate(session).memory
-    monkeypatch.setattr(session_module, "TRAINING_ROOM", 0)
-    monkeypatch.setattr(session_module, "TEST_ROOM", 0)
+    monkeypatch.setattr(features_module, "TRAINING_ROOM", 0)
+    monkeypatch.setattr(features_module, "TEST_ROOM", 0)
     streamed = estimate(session)
     assert kept - streamed.memory == 4 * session.network.dim * (18 + 18)
     assert streamed.passed == 54 + 18 + (6 + 12 + 18), "test images go through the network again after every task"
@@ -197,9 +197,9 @@ def test_neither_images_nor_features_nor_raw_patches_are_in_the_folder(draw: str
     dataset, settings = tiny.images(), config(features_options={"filters": 40, "draw": draw})
     run(settings, tmp_path, dataset=dataset)
     session = Session(settings, tmp_path, Watch(), dataset)
-    session.resume()
+    session.checkpoints.restore()
     images = dataset.train.take(torch.arange(54))
-    rows = torch.cat([rows for rows, _ in session.plain_features(dataset.train)])
+    rows = torch.cat([rows for rows, _ in session.features.extract(dataset.train)])
     patches = unfold(images.float(), 3).transpose(1, 2).flatten(0, 1)
     normal = patches - patches.mean(1, keepdim=True)
     normal = normal / (normal.std(1, keepdim=True, correction=0) + 10)

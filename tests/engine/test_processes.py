@@ -23,15 +23,16 @@ from once import once
 from torch import nn
 
 import amgc
-from amgc import files
+from amgc import tensor_files
 from amgc.engine.config import Machine
+from amgc.engine.first_task import KIND as FIRST_KIND
 from amgc.engine.processes import Processes
 from amgc.engine.run import resume, run
-from amgc.engine.session import FIRST_KIND, FIRST_TASK
 from amgc.engine.watch import Stopped, Watch
 from amgc.features import build
 from amgc.methods.contract import Task
 from amgc.report import load_observed, load_run
+from amgc.runs.folder import FIRST_TASK
 
 pytestmark = pytest.mark.cpus
 
@@ -307,7 +308,7 @@ def test_gathered_rows_are_in_order_and_their_gradients_come_home(two: Path) -> 
 def test_task_1_leaves_the_weights_and_running_moments_of_one_process(one: Path, two: Path) -> None:
     """To float32's rounding; of shares that were normalised apart it would be another network by percents."""
     for name in ("amgc", "an image each"):
-        (_, mine), (_, others) = (files.read(root / name / FIRST_TASK, FIRST_KIND) for root in (one, two))
+        (_, mine), (_, others) = (tensor_files.read(root / name / FIRST_TASK, FIRST_KIND) for root in (one, two))
         assert {"network/layers.1.running_mean", "network/layers.1.running_var"} < mine.keys() == others.keys()
         for key, tensor in mine.items():
             torch.testing.assert_close(others[key], tensor, rtol=1e-4, atol=1e-5, msg=lambda text, at=key: f"{at}: {text}")

@@ -36,8 +36,7 @@ def test_an_epoch_uses_each_row_as_often_as_asked_in_batches_of_the_usual_size(
             uses.append([(row.numpy().tobytes(), int(label), int(copy)) for row, label, copy in rows])
         return whole(self, batch)
 
-    monkeypatch.setattr(Finetune, "repeats", repeats)
-    monkeypatch.setattr(Finetune, "loss", loss)
+    tiny.variant(monkeypatch, "finetune", repeats=repeats, loss=loss)
     run(tiny.config("finetune", tasks=3, later=FROZEN), tmp_path, dataset=tiny.images())
     assert len(uses) == 2 * 2 * 6  # tasks, epochs, 27 uses in batches of at most 5
     assert max(map(len, uses)) == 5 and min(map(len, uses)) == 4
@@ -70,10 +69,11 @@ def test_the_promised_steps_are_those_of_all_uses(tmp_path: Path, monkeypatch: p
             steps.append(steps_of_task)
 
     monkeypatch.setattr(cost, "PATIENCE", 0.0)
-    monkeypatch.setattr(Finetune, "repeats", lambda self, features, labels: labels - self.task.new.start + 1)
+    tiny.variant(monkeypatch, "finetune", repeats=lambda self, features, labels: labels - self.task.new.start + 1)
     config = tiny.config("finetune", tasks=3, later=FROZEN)
     session = Session(config, tmp_path, Watch(), tiny.images())
-    rehearsals = [cost._rehearse(session, kind, session.network) for kind in (0, 1)]
+    trial, _ = cost._trial_session(session)
+    trials = [cost._measure(trial, session, kind) for kind in (0, 1)]
     run(config, tmp_path, Note(), dataset=tiny.images())
-    assert [rehearsal.repeats for rehearsal in rehearsals] == [1.0, 1.5]
-    assert [cost.passes(session, index, rehearsals[min(index, 1)])[0] for index in range(3)] == steps == [6, 12, 12]
+    assert [trial.repeats for trial in trials] == [1.0, 1.5]
+    assert [cost.passes(session, index, trials[min(index, 1)])[0] for index in range(3)] == steps == [6, 12, 12]

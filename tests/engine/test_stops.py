@@ -9,12 +9,13 @@ import pytest
 import tiny
 
 from amgc.data import Dataset
-from amgc.engine.checkpoint import read
+from amgc.engine.checkpoint import Checkpoints, read
 from amgc.engine.config import Config
+from amgc.engine.features import FeatureSource
 from amgc.engine.run import resume, run
-from amgc.engine.session import CHECKPOINT, Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
+from amgc.runs.folder import CHECKPOINT
 
 pytestmark = pytest.mark.cpus
 
@@ -62,33 +63,33 @@ def test_a_stop_waits_for_a_second_image_of_a_class_that_has_one(tmp_path: Path)
 def test_a_class_of_one_image_does_not_keep_checkpoints_from_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, saved = Session.checkpoint, []
+    whole, saved = Checkpoints.save, []
 
-    def checkpoint(self: Session, optimizer: Any = None) -> None:
-        saved.append((self.position.task, self.position.step))
+    def save(self: Checkpoints, optimizer: Any = None) -> None:
+        saved.append((self.session.position.task, self.session.position.step))
         whole(self, optimizer)
 
-    monkeypatch.setattr(Session, "checkpoint", checkpoint)
+    monkeypatch.setattr(Checkpoints, "save", save)
     machine = {"checkpoint_minutes": 0.0}
     config = tiny.config("amgc", sizes=(2, 2), natural_order=True, later={"batch_size": 64, "epochs": 4}, machine=machine)
     run(config, tmp_path, dataset=tiny.images((9, 9, 9, 1)))
     assert saved[-5:] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]
 
 
-@pytest.mark.parametrize("place", ["final_features", "evaluate"])
+@pytest.mark.parametrize("place", ["for_end", "test_batches"])
 @pytest.mark.parametrize("method", ["amgc", "lwf", "fetril"])
 def test_a_stop_after_the_training_keeps_all_of_it(
     method: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, watch, whole = tiny.config(method, sizes=(2, 2)), StopAfter(), getattr(Session, place)
+    config, watch, whole = tiny.config(method, sizes=(2, 2)), StopAfter(), getattr(FeatureSource, place)
     dataset = tiny.images((9,) * 4)
 
-    def stopping(self: Session, task: Task, *more: Any) -> Any:
+    def stopping(self: FeatureSource, task: Any) -> Any:
         watch.stop = watch.task == 1
-        return whole(self, task, *more)
+        return whole(self, task)
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(Session, place, stopping)
+        patched.setattr(FeatureSource, place, stopping)
         run(config, tmp_path / "stopped", watch, dataset)
     assert watch.done > 0
     assert read(tmp_path / "stopped" / CHECKPOINT)[0]["position"] == {"task": 1, "step": watch.done, "begun": True}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from reference import few
 
 from amgc.engine import session as session_module
-from amgc.engine.chance import generator, seed_of, shuffled
+from amgc.engine.checkpoint import Checkpoints
 from amgc.engine.run import resume, run
-from amgc.engine.session import Session
+from amgc.engine.seeding import generator, seed_of, shuffled
 from amgc.engine.training import make_optimizer, rate
 from amgc.engine.watch import Stopped, TrainingError, Watch
 from amgc.methods.contract import Phase, Task
@@ -51,11 +51,11 @@ def test_head_and_network_have_rates_and_decays_of_their_own(tmp_path: Path, mon
     """In every step of a run, as the optimiser has them."""
     groups: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
-    def record(self: Session, optimizer: Any, *, last: bool) -> None:
+    def record(self: Checkpoints, optimizer: Any, *, last: bool) -> None:
         kept = tuple((group["lr"], group["weight_decay"], len(group["params"])) for group in optimizer.param_groups)
-        groups.append((self.position.task, kept))
+        groups.append((self.session.position.task, kept))
 
-    monkeypatch.setattr(Session, "checkpoint_if_due", record)
+    monkeypatch.setattr(Checkpoints, "save_if_due", record)
     first = {
         "epochs": 4,
         "extractor_lr": 0.1,

@@ -11,7 +11,6 @@ import torch
 
 from amgc.engine.from_config import make_network
 from amgc.engine.run import run
-from amgc.methods.finetune import Finetune
 
 pytestmark = pytest.mark.cpus
 
@@ -35,8 +34,7 @@ class Doubled:
             half = len(batch.labels) // 2
             return {"l": torch.nn.functional.cross_entropy(method.head(batch.features)[:half], batch.labels[:half])}
 
-        monkeypatch.setattr(Finetune, "views", views)
-        monkeypatch.setattr(Finetune, "loss", loss)
+        tiny.variant(monkeypatch, "finetune", views=views, loss=loss)
 
 
 def test_views_get_each_batch_with_a_generator_and_the_loss_gets_the_views(

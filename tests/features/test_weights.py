@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
 from amgc.features.registry import build, extractors
 from amgc.features.weights import load_extractor, load_weights, read_weights, save_extractor
@@ -85,7 +85,7 @@ def test_a_file_that_names_a_place_to_get_a_model_from_is_refused_before_anythin
     name: str, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     header = {"extractor": name, "image_shape": SHAPE, "options": {"model": model, "pretrained": True}}
-    files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
+    tensor_files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
     monkeypatch.setattr("amgc.features.weights.build", lambda *_, **__: pytest.fail("something was built"))
     with pytest.raises(files.FileFormatError, match="not a plain name of timm's"):
         load_extractor(tmp_path / "net.safetensors")
@@ -94,7 +94,7 @@ def test_a_file_that_names_a_place_to_get_a_model_from_is_refused_before_anythin
 @pytest.mark.parametrize("change", [{"options": {"model": 3}}, {"options": []}, {"extractor": 3}, {"image_shape": None}])
 def test_a_header_of_another_form_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     header = {"extractor": "convnet", "image_shape": SHAPE, "options": {}, **change}
-    files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
+    tensor_files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
     with pytest.raises(files.FileFormatError, match="of another version of amgc"):
         load_extractor(tmp_path / "net.safetensors")
 
@@ -217,6 +217,6 @@ def test_a_foreign_file_and_a_missing_one_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_kind_is_not_taken_for_weights(tmp_path: Path) -> None:
-    files.write(tmp_path / "x.safetensors", "class statistics", {}, {"mean": torch.zeros(1)})
+    tensor_files.write(tmp_path / "x.safetensors", "class statistics", {}, {"mean": torch.zeros(1)})
     with pytest.raises(files.FileFormatError, match="class statistics"):
         build("convnet", image_shape=SHAPE, weights=str(tmp_path / "x.safetensors"))

@@ -16,7 +16,7 @@ from amgc.data import Dataset, Images
 from amgc.engine.run import run
 from amgc.engine.session import Session
 from amgc.engine.watch import Watch
-from amgc.methods.contract import Batch
+from amgc.methods.contract import Batch, PlainImages
 from amgc.methods.ewc import EWC
 
 pytestmark = pytest.mark.cpus
@@ -34,6 +34,11 @@ def begun(tmp_path: Path, task: int = 0, dataset: Dataset | None = None, **chang
         method.task = session.task(index)
         method.begin(method.task, torch.Generator().manual_seed(index))
     return session, method
+
+
+def plain_images(session: Session) -> PlainImages:
+    images = session.features.training_images(session.method.task)
+    return PlainImages(lambda size: session.features.batches(images, size), session.processes.sum)
 
 
 def squares(session: Session, size: int) -> dict[str, torch.Tensor]:
@@ -61,7 +66,7 @@ def remembered(method: EWC) -> dict[str, torch.Tensor]:
 def test_the_fisher_information_is_that_of_image_after_image(tmp_path: Path) -> None:
     session, method = begun(tmp_path, hyper={"clip": 1e9})
     before = copy.deepcopy(session.network.state_dict())
-    method.study(method.task, session.plain_images(method.task))
+    method.collect(method.task, plain_images(session))
     got, expected = remembered(method), squares(session, 1)
     assert got.keys() == expected.keys() and len(got) == 9 + 2
     for name in expected:
@@ -71,7 +76,7 @@ def test_the_fisher_information_is_that_of_image_after_image(tmp_path: Path) -> 
 
 def test_the_batch_variant_is_that_of_batch_means_and_much_smaller(tmp_path: Path) -> None:
     session, method = begun(tmp_path, hyper={"clip": 1e9, "fisher": "batch"})
-    method.study(method.task, session.plain_images(method.task))
+    method.collect(method.task, plain_images(session))
     got, expected, single = remembered(method), squares(session, 7), squares(session, 1)
     for name in expected:
         torch.testing.assert_close(got[name], expected[name], rtol=1e-4, atol=1e-9)
@@ -80,7 +85,7 @@ def test_the_batch_variant_is_that_of_batch_means_and_much_smaller(tmp_path: Pat
 
 def test_it_is_clipped(tmp_path: Path) -> None:
     session, method = begun(tmp_path)
-    method.study(method.task, session.plain_images(method.task))
+    method.collect(method.task, plain_images(session))
     for name, value in squares(session, 1).items():
         torch.testing.assert_close(remembered(method)[name], value.clamp(max=1e-4), rtol=1e-4, atol=1e-9)
 
@@ -90,11 +95,11 @@ def test_old_and_new_information_are_merged_and_new_rows_taken_as_they_are(
     merge: str, old: float, new: float, tmp_path: Path
 ) -> None:
     session, method = begun(tmp_path, hyper={"clip": 1e9, "merge": merge}, sizes=(4, 2))
-    method.study(method.task, session.plain_images(method.task))
+    method.collect(method.task, plain_images(session))
     first = squares(session, 1)
     method.task = session.task(1)
     method.begin(method.task, torch.Generator().manual_seed(1))
-    method.study(method.task, session.plain_images(method.task))
+    method.collect(method.task, plain_images(session))
     second = squares(session, 1)
     for name, value in second.items():
         expected = value.clone()
@@ -105,7 +110,7 @@ def test_old_and_new_information_are_merged_and_new_rows_taken_as_they_are(
 
 def test_the_penalty_is_half_the_weighted_squared_distance(tmp_path: Path) -> None:
     session, method = begun(tmp_path)
-    method.study(method.task, session.plain_images(method.task))
+    method.collect(method.task, plain_images(session))
     method.task = session.task(1)
     method.begin(method.task, torch.Generator().manual_seed(1))
     assert float(method.distance().detach()) == 0
@@ -133,8 +138,8 @@ def test_the_penalty_is_half_the_weighted_squared_distance(tmp_path: Path) -> No
 def test_with_a_network_that_does_not_train_the_head_alone_is_held(dataset: Dataset, tmp_path: Path) -> None:
     """∂(-log p_y)/∂w_j = (p_j - [j = y]) f."""
     session, method = begun(tmp_path, dataset=dataset, later={"extractor_lr": 0.0}, hyper={"clip": 1e9})
-    rows = list(session.plain_features(session.training_images(method.task)))
-    method.study(method.task, session.plain_images(method.task))
+    rows = list(session.features.extract(session.features.training_images(method.task)))
+    method.collect(method.task, plain_images(session))
     method.end(method.task, iter(rows))
     assert method.old is None and method.fisher is None
     features, labels = (torch.cat(parts).double() for parts in zip(*rows, strict=True))

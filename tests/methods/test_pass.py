@@ -161,7 +161,7 @@ def test_turned_outputs_train_and_outlive_their_task(tmp_path: Path) -> None:
     config = tiny.config("pass")
     run(config, tmp_path, dataset=tiny.images())
     session = Session(config, tmp_path, Watch(), tiny.images())
-    session.resume()
+    session.checkpoints.restore()
     made: Any = session.method
     assert len(made.turned) == 18 and len(made.head) == 6 and len(made.means) == 6 and len(made.variances) == 2
     fresh = copy.deepcopy(made)

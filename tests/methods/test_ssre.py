@@ -136,7 +136,7 @@ def test_a_finished_run_with_a_resnet_can_be_loaded(tmp_path: Path) -> None:
     options = {"features": "resnet18", "features_options": {"width": 0.0625}, "tasks": 2}
     run(tiny.config("ssre", **options), tmp_path, dataset=tiny.images(shape=(3, 8, 8)))
     again = Session(tiny.config("ssre", **options), tmp_path, Watch(), tiny.images(shape=(3, 8, 8)))
-    again.resume()
+    again.checkpoints.restore()
     saved = {name.removeprefix("network/"): t for name, t in tiny.saved(tmp_path)[1].items() if name.startswith("network/")}
     tiny.assert_equal(again.network.state_dict(), saved)
     assert not any("running_mean" in name or "branch" in name for name in saved)

@@ -11,9 +11,9 @@ from report.markup import Node, parse
 
 from amgc.report.charts import Heat, Line, cell_geometry, heat_map, line_chart
 from amgc.report.groups import Spread
-from amgc.report.observed import Gaussian, Plane
 from amgc.report.sections.plane import draw_planes, ellipse
 from amgc.report.svg import marker, swatch
+from amgc.runs.observed import Gaussian, Plane
 
 LINES = [
     Line("steady", 0, [2, 4, 10], [Spread(0.9, None, 1), Spread(0.8, None, 1), Spread(0.75, None, 1)]),

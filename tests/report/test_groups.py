@@ -8,7 +8,7 @@ import pytest
 from report.conftest import WriteRun
 
 from amgc.report.groups import Spread, grouped, named_runs
-from amgc.report.runs import RunError
+from amgc.runs import RunError
 
 SIZES = (2, 2)
 

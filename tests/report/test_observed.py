@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amgc.report import RunError, load_observed, load_run
-from amgc.report.observed import Gaussian, Margins
+from amgc.runs.observed import Gaussian, Margins
 
 CONTENT: dict[str, Any] = {
     "version": 1,
@@ -77,22 +77,22 @@ def plane(**changes: Any) -> Callable[[dict[str, Any]], Any]:
         (change(version=2), "has version 2; this amgc reads up to 1"),
         (change(task=0), r"it is of task 0, not of 1"),
         (lambda c: {k: v for k, v in c.items() if k != "confusion"}, "it lacks 'confusion'"),
-        (change(confusion=[[0, 0]]), r"a cell of the confusion is \[0, 0\]"),
-        (change(confusion=[[0, 0, "3"]]), r"a cell of the confusion is \[0, 0, '3'\]"),
+        (change(confusion=[[0, 0]]), r"confusion\[0\] must have 3 items, not 2"),
+        (change(confusion=[[0, 0, "3"]]), r"confusion\[0\]\[2\] must be int, not '3'"),
         (change(confusion=[[0, 3, 5]]), r"a cell of the confusion is \[0, 3, 5\], with 3 seen classes"),
         (change(confusion=[[0, 0, 91], [0, 2, 9], *CONTENT["confusion"][2:]]), "does not sum to what metrics.jsonl has"),
-        (change(confusion=None), "not iterable"),
+        (change(confusion=None), "confusion must be a list, not None"),
         (change(margins={"own": [1, 2], "pairs": None}), "there must be 3 margins, not 2"),
-        (change(margins={"own": [1, 2, None], "pairs": None}), "None stands among the margins"),
-        (change(margins={"own": [1, 2, float("nan")], "pairs": None}), "nan stands among the margins"),
-        (change(margins={"own": [1, 2, 3], "pairs": [[1, 2, 3]]}), "there must be 3 rows of margins, not 1"),
+        (change(margins={"own": [1, 2, None], "pairs": None}), r"margins.own\[2\] must be float, not None"),
+        (change(margins={"own": [1, 2, float("nan")], "pairs": None}), "it holds NaN"),
+        (change(margins={"own": [1, 2, 3], "pairs": [[1, 2, 3]]}), "there must be 3 margins, not 1"),
         (plane(classes=[0, 3]), r"the plane's classes are \[0, 3\]"),
         (plane(classes=[1, 1]), r"the plane's classes are \[1, 1\]"),
-        (plane(points=[[[1, 2]]]), "there must be 2 lists of points, not 1"),
-        (plane(points=[[[1, 2, 3]], []]), "there must be 2 coordinates, not 3"),
-        (plane(gaussians=[None]), "there must be 2 Gaussians, not 1"),
-        (plane(gaussians=[None, {"mean": [1, 2]}]), "it lacks 'enlarged'"),
-        (plane(gaussians=[None, {"mean": [1, 2], "covariance": [1, 2], "enlarged": None}]), "there must be 2 coordinates"),
+        (plane(points=[[[1, 2]]]), "plane.points must have 2 items, not 1"),
+        (plane(points=[[[1, 2, 3]], []]), r"plane.points\[0\]\[0\] must have 2 items, not 3"),
+        (plane(gaussians=[None]), "plane.gaussians must have 2 items, not 1"),
+        (plane(gaussians=[None, {"mean": [1, 2]}]), r"plane.gaussians\[1\] lacks 'covariance'"),
+        (plane(gaussians=[None, {"mean": [1, 2], "covariance": [1, 2], "enlarged": None}]), "must be a list, not 1"),
     ],
 )
 def test_a_file_that_does_not_fit_is_named_with_the_reason(folder: Path, damage: Any, message: str) -> None:
@@ -118,5 +118,5 @@ def test_older_runs_do_not_tell_their_memory(write_run: Callable[..., Path]) -> 
     path.write_text(path.read_text().replace('"losses"', '"peak_bytes": 5000, "losses"'))
     assert load_run(folder).peak_bytes == (5000, 5000)
     path.write_text(path.read_text().replace("5000", '"much"'))
-    with pytest.raises(RunError, match="'peak_bytes' is 'much'"):
+    with pytest.raises(RunError, match="peak_bytes must be int or None, not 'much'"):
         load_run(folder)

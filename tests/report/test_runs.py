@@ -70,12 +70,12 @@ def test_a_broken_line_before_the_last_is_an_error_that_names_file_and_line(writ
 @pytest.mark.parametrize(
     ("change_line", "message"),
     [
-        ({"task": 5}, r"line 2 is of task 5, but that of task 1 is due"),
-        ({"kept_bytes": None}, r"line 2 lacks 'kept_bytes'"),
-        ({"correct": 3}, r"line 2: 'correct' is 3, not list"),
+        ({"task": 5}, r"line 2 is of task 5, but task 1 is expected"),
+        ({"kept_bytes": None}, r"line 2: it lacks 'kept_bytes'"),
+        ({"correct": 3}, r"line 2: correct must be a list, not 3"),
         ({"correct": [1]}, r"do not fit together: correct after task 2 has 1 numbers, but 2 classes"),
         ({"total": [100, 0]}, r"class 1 .* after task 2 has 0 test images"),
-        ({"seconds": {"train": "long"}}, r"line 2: 'train' is 'long', not"),
+        ({"seconds": {"train": "long"}}, r"line 2: seconds.train must be float, not 'long'"),
     ],
 )
 def test_a_line_that_does_not_fit_is_an_error_that_says_where(
@@ -92,7 +92,7 @@ def test_a_line_that_does_not_fit_is_an_error_that_says_where(
 def test_a_line_that_is_no_object_is_an_error(write_run: WriteRun) -> None:
     path = write_run("amgc", [1, 1], [])
     (path / "metrics.jsonl").write_text("[1]\n")
-    with pytest.raises(RunError, match="line 1 is not a JSON object"):
+    with pytest.raises(RunError, match="line 1: it must be a JSON object"):
         load_run(path)
 
 
@@ -102,12 +102,12 @@ def test_a_line_that_is_no_object_is_an_error(write_run: WriteRun) -> None:
         ({"version": 2}, "has version 2; this amgc reads up to 1: install a newer one"),
         ({"version": None}, "was not written by amgc"),
         ({"sizes": None}, "lacks 'sizes'"),
-        ({"sizes": [1, "1"]}, "'sizes' must be a list of int"),
+        ({"sizes": [1, "1"]}, r"sizes\[1\] must be int, not '1'"),
         ({"sizes": [1, 2]}, r"names 2 classes, but its task sizes \[1, 2\] sum to 3"),
         ({"sizes": [3, -1]}, r"sizes are \[3, -1\]"),
-        ({"class_names": [1, 2]}, "'class_names' must be a list of str"),
-        ({"config": {"seed": 1}}, "config lacks 'method'"),
-        ({"config": []}, r"'config' is \[\], not dict"),
+        ({"class_names": [1, 2]}, r"class_names\[0\] must be str, not 1"),
+        ({"config": {"seed": 1}}, "config.method must be str, not None"),
+        ({"config": []}, r"config must be a JSON object, not \[\]"),
     ],
 )
 def test_a_run_json_that_does_not_fit_is_an_error_that_says_what(

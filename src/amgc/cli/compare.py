@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, STOPPED, UsageError, check_text
-from amgc.report.paper import PLAN
+from amgc.runs.folder import PLAN, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,7 +130,7 @@ def check(given: Compare, run_flags: Sequence[str]) -> None:
     folder = Path(given.out)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {given.out!r} is a file; specify a folder.")
-    if any((folder / name).exists() for name in (PLAN, "run.json")):
+    if any((folder / name).exists() for name in (PLAN, RUN)):
         raise UsageError(f"{given.out!r} contains a run of `amgc run`; choose another --out.")
 
 
@@ -249,11 +249,11 @@ def carry_out(
     from amgc.cli.jobs.board import Board, results
     from amgc.cli.jobs.grid import Grid
     from amgc.cli.progress import Quiet, console, stoppable
-    from amgc.engine.run import locked
+    from amgc.runs.folder import RunFolder
 
     screen, watch = screen or console(), Quiet()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with RunFolder(folder).locked():
         grid = Grid(folder, [one.cell for one in works], command)
         if any(one.state != "done" for one in works):
             executor, threads = make_executor(given, folder)

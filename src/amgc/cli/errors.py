@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from amgc.runs.folder import is_first_process
 from amgc.text import byte_size
 
 FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
@@ -40,11 +41,6 @@ def check_text(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if not is_text(argument):
             raise UsageError(f"{argument!r} is not UTF-8, so run.json cannot store it; use another name.")
-
-
-def is_first_process() -> bool:
-    """Return whether this is the first of the processes that compute together; only that one prints."""
-    return int(os.environ.get("LOCAL_RANK", 0)) == 0
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
 from amgc.cli.own_images import NewModelFolder, count_text, show
+from amgc.runs.folder import RUN
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class FromRun:
 def main(arguments: Sequence[str]) -> int:
     given = tyro.cli(FromRun, args=list(arguments), prog="amgc model")
 
-    from amgc.engine.takeover import model_from_run
+    from amgc.engine.model_from_run import model_from_run
 
-    inside = sorted(path.parent.name for path in Path(given.run).glob("*/run.json"))
-    if inside and not (Path(given.run) / "run.json").exists():
+    inside = sorted(path.parent.name for path in Path(given.run).glob(f"*/{RUN}"))
+    if inside and not (Path(given.run) / RUN).exists():
         choices = ", ".join(f"{given.run}/{name}" for name in inside)
         raise UsageError(f"{given.run!r} contains several runs; specify one of them: {choices}")
     model = model_from_run(given.run, given.out)

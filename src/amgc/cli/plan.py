@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.cli.errors import STOPPED, is_first_process
+from amgc.cli.errors import STOPPED
 from amgc.cli.progress import Quiet, Shown, stoppable
 from amgc.cli.show import show_summary
-from amgc.engine.config import Config, absolute_path
+from amgc.engine.config import Config, absolute_path, read_config
+from amgc.files import FileFormatError, write_json
 from amgc.methods.registry import find
-from amgc.report.paper import PLAN
+from amgc.runs.folder import PLAN, RunFolder, is_first_process
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,18 +52,14 @@ class Plan:
         return replace(config, machine=replace(config.machine, start=absolute_path(self.place(self.giver))))
 
     def write(self) -> None:
-        from amgc.engine.run import write_json
-
         self.folder.mkdir(parents=True, exist_ok=True)
         content: dict[str, Any] = {"version": VERSION, "paper": self.paper, "giver": self.giver, "takers": self.takers}
-        write_json(self.folder / PLAN, content | {"runs": {name: config.to_json() for name, config in self.configs.items()}})
+        content["runs"] = {name: config.to_json() for name, config in self.configs.items()}
+        write_json(self.folder / PLAN, content)
 
     @classmethod
     def read(cls, folder: Path) -> Plan:
         """Read the plan of a folder; a run without a plan is its own plan."""
-        from amgc.engine.run import read_config
-        from amgc.files import FileFormatError
-
         path = folder / PLAN
         if not path.is_file():
             config = read_config(folder, {})
@@ -128,12 +125,11 @@ def _run_all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable
 
 def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False, summary: bool = True) -> int:
     """Continue the unfinished runs of a plan with changed machine settings, and print the summary. Returns the exit code."""
-    from amgc.engine.run import RUN, resume, run
+    from amgc.engine.run import resume, run
 
     shown = Quiet() if quiet or not is_first_process() else Shown(console)
-    begun = {
-        name for name in plan.configs if (plan.place(name) / RUN).exists()
-    }  # before any run starts, so that all processes see the same
+    # Before any run starts, so that all processes see the same.
+    begun = {name for name in plan.configs if RunFolder(plan.place(name)).exists}
     unfinished = [name for name in plan.configs if name not in begun or not is_finished(plan.place(name))]
 
     def work() -> bool:
@@ -176,7 +172,7 @@ def _finish(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
         finished = work()
     except Stopped:
         if is_first_process():
-            begun = (plan.folder / PLAN).exists() or (plan.folder / "run.json").exists()
+            begun = (plan.folder / PLAN).exists() or RunFolder(plan.folder).exists
             text = f"Stopped; continue with: amgc resume {plan.folder}" if begun else "Stopped; nothing was written."
             print(text, file=sys.stderr, flush=True)
         return STOPPED

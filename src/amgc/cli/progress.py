@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from amgc.cli.errors import is_first_process, say
+from amgc.cli.errors import say
 from amgc.engine.watch import Progress, Stopped, Watch
 from amgc.methods.contract import Task
+from amgc.runs.folder import is_first_process
 from amgc.text import duration, percent, printable
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from amgc.cli.errors import UsageError, check_text, is_first_process
+from amgc.cli.errors import UsageError, check_text
 from amgc.cli.flags import SPLIT, Parsed, parse
 from amgc.cli.jobs import GRID
-from amgc.report.paper import PLAN
+from amgc.runs.folder import FIRST_TASK, PLAN, RUN, is_first_process
 
-FIRST_TASK = "task-1.safetensors"  # as in engine.session, which imports torch
 FOLDER = "AMGC_FOLDER"  # passes the chosen folder to the processes that the first one starts
 
 
@@ -77,8 +76,8 @@ def check_start(parsed: Parsed) -> None:
 
 def holds_run(folder: Path) -> bool:
     """Return whether the folder contains a run, or several."""
-    named = any((folder / name).exists() for name in (PLAN, GRID, "run.json"))
-    return named or any(folder.glob("*/run.json"))
+    named = any((folder / name).exists() for name in (PLAN, GRID, RUN))
+    return named or any(folder.glob(f"*/{RUN}"))
 
 
 def paper(parsed: Parsed) -> dict[str, dict[str, float]]:

@@ -36,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     from amgc.cli.errors import UsageError
     from amgc.cli.progress import console
     from amgc.cli.show import width
-    from amgc.report import named_runs, paper_table, whole_file
+    from amgc.files import atomic
+    from amgc.report import named_runs, paper_table
 
     if not given.runs:
         raise UsageError(f"Specify at least one folder: amgc table {given.number} RUN")
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.out is None:
         print(table.format(chosen, width(console())), end="")
         return 0
-    with whole_file(given.out) as temporary:
+    with atomic(given.out) as temporary:
         temporary.write_text(table.format(chosen), encoding="utf-8")
     print(f"{given.out}: Table {given.number} as {chosen}")
     return 0

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.core import symmetric
 from amgc.core.covariance import Covariances, LowRank, SharedCovariance
 from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
@@ -316,12 +316,12 @@ class ClassStatistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one safetensors file, atomically."""
-        files.write(path, KIND, self.header(), self.tensors())
+        tensor_files.write(path, KIND, self.header(), self.tensors())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> ClassStatistics:
         """Read what `save` wrote."""
-        header, tensors = files.read(path, KIND)
+        header, tensors = tensor_files.read(path, KIND)
         try:
             return cls.from_file(header, tensors, device)
         except files.MISFITS as error:

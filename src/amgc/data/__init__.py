@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amgc.data.registry import data_set, data_sets, load
+from amgc.lazy import lazy_names
 from amgc.options import option
 
 if TYPE_CHECKING:
@@ -38,16 +38,12 @@ __all__ = [
 ]
 
 # These need torch. They are imported when first used, so that `amgc list data` does not wait for it.
-_MODULES = {
-    "augment": ("Augment", "Chance"),
-    "decode": ("CorruptImageError",),
-    "images": ("Dataset", "Images"),
-    "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"amgc.data.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "augment": ("Augment", "Chance"),
+        "decode": ("CorruptImageError",),
+        "images": ("Dataset", "Images"),
+        "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),
+    },
+)

@@ -1,4 +1,4 @@
-"""Batch norm of a batch that several processes share: they train on the moments of the whole of it."""
+"""Batch norm over a batch that several processes share: its mean and variance are those of the whole batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class WholeBatchNorm(TorchFunctionMode):
-    """Inside, batch norm in training mode normalises by the moments over all processes; all must pass their shares.
+    """Within this mode, batch norm in training mode uses the moments over all processes; all processes must take part.
 
-    It takes the place of the function and not of the layers: these, their copies and state dicts stay what they are, and
-    timm's own layers are covered. torch's SyncBatchNorm is no help, because it refuses tensors on the CPU.
+    It replaces the function instead of the layers: layers, their copies and state dicts do not change, and timm's own layers
+    work too. torch's SyncBatchNorm cannot be used because it refuses tensors on the CPU.
     """
 
     def __torch_function__(
@@ -34,7 +34,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`functional.batch_norm` of the maps (n, c, …) of all processes, n of them here: perhaps none, or fewer than elsewhere."""
+    """Compute `functional.batch_norm` of the maps (n, c, …) of all processes; n may differ between processes, and may be 0."""
     if not training:
         return functional.batch_norm(maps, running_mean, running_var, weight, bias, False, momentum, eps)
     mean, variance, count = moments(maps.detach())
@@ -47,9 +47,9 @@ def batch_norm(
 
 
 def moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (c,), variance (c,) and number () of the values of each channel, over all processes.
+    """Return mean (c,), variance (c,) and number () of the values of each channel, over all processes.
 
-    Each centres its values on its own mean before squares are summed, so that nothing cancels; half precision is widened.
+    Each process centres its values on its own mean before squares are summed, to avoid cancellation; half precision is widened.
     """
     axes, dtype = _axes(maps), torch.promote_types(maps.dtype, torch.float32)
     own = maps.numel() // maps.shape[1]
@@ -61,14 +61,14 @@ def moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     whole, channels = torch.stack(gathered), len(own_mean)
     means, scatters, counts = whole[:, :channels], whole[:, channels:-1], whole[:, -1:]
     count = counts.sum()
-    if own <= 1 and float(count) <= 1:  # one in all: at most one here, so that only then is the device waited for
+    if own <= 1 and float(count) <= 1:  # checked only if there is at most one here, since it synchronises with the device
         raise ValueError("batch norm in training mode needs more than 1 value per channel; the whole batch has no more.")
     mean = (counts * means).sum(0) / count
     return mean, (scatters + counts * (means - mean).square()).sum(0) / count, count
 
 
 class _Normalise(torch.autograd.Function):
-    """x̂ = (x - mean) / √(variance + eps), then weight x̂ + bias; its gradient knows that the moments depend on every x."""
+    """x̂ = (x - mean) / √(variance + eps), then weight x̂ + bias; in its gradient the moments depend on every x."""
 
     @staticmethod
     def forward(
@@ -102,10 +102,10 @@ class _Normalise(torch.autograd.Function):
 
 
 def _axes(maps: Tensor) -> list[int]:
-    """All but the channels'."""
+    """Return all axes but the channels."""
     return [axis for axis in range(maps.ndim) if axis != 1]
 
 
 def _along(values: Tensor, maps: Tensor) -> Tensor:
-    """A value per channel (c,), to be broadcast over maps (n, c, …)."""
+    """Return a value per channel (c,) in a shape that broadcasts over maps (n, c, …)."""
     return values.view(-1, *[1] * (maps.ndim - 2))

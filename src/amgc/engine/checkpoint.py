@@ -1,16 +1,25 @@
-"""Checkpoints: everything that a run needs to go on, in one safetensors file. No pickle, no image, no feature row."""
+"""Checkpoints: everything that a run needs to continue, in one safetensors file. No pickle, no image, no row of features."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from amgc import files
+from amgc import tensor_files
 from amgc.core.running import RunningStatistics
 from amgc.core.statistics import ClassStatistics
+from amgc.engine.from_config import identity
+from amgc.engine.watch import Stopped
+from amgc.files import MISFITS, FileFormatError, misfit
+from amgc.methods.optional import DelaysCheckpoints, ReshapesNetwork
+
+if TYPE_CHECKING:
+    from amgc.engine.session import Session
 
 KIND = "checkpoint"
 STATISTICS: dict[str, type[ClassStatistics | RunningStatistics]] = {
@@ -19,8 +28,104 @@ STATISTICS: dict[str, type[ClassStatistics | RunningStatistics]] = {
 }
 
 
+@dataclass
+class Position:
+    """Where a run is: the task, the optimiser steps done in it, and whether `Method.begin` has been called for it."""
+
+    task: int = 0
+    step: int = 0
+    begun: bool = False
+
+
+class Checkpoints:
+    """Saves and restores a session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._saved_at = time.monotonic()
+        self._optimizer: dict[str, Tensor] = {}  # restored, until the optimiser exists
+
+    def save_if_due(self, optimizer: Any, *, last: bool) -> None:
+        """After a step: save if it is time. Stop if the user asked to and the method's state may be saved.
+
+        The `last` step of a task is always saved: what follows can be interrupted but not saved halfway.
+        """
+        session = self.session
+        method, stop = session.method, self._stop_requested()
+        due = last or time.monotonic() - self._saved_at > 60 * session.config.machine.checkpoint_minutes
+        if not (due or stop):
+            return
+        new = method.task.new
+        if isinstance(method, DelaysCheckpoints) and not method.may_save(session.stream.class_counts[0][new.start : new.stop]):
+            return
+        session.meter.check(method.task)  # a network whose loss is not finite must not replace the last checkpoint
+        self.save(optimizer)
+        if stop:
+            raise Stopped
+
+    def _stop_requested(self) -> bool:
+        """Return the same on all processes: if they stopped at different steps, one would wait for the others forever."""
+        processes, stop = self.session.processes, self.session.watch.stop
+        return stop if processes.count == 1 else bool(processes.sum(torch.tensor(float(stop), device=processes.device)))
+
+    def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Write everything that is needed to continue from here. Only the first process writes; all hold the same."""
+        session = self.session
+        session.stopwatch.count("train" if optimizer is not None else "evaluate")
+        self._saved_at = time.monotonic()
+        if not session.processes.is_first:
+            return
+        session.watch.saving(session.lines)
+        method, tensors = pack(session.method.state())
+        header = {
+            "config": identity(session.config),
+            "position": asdict(session.position),
+            "method": method,
+            "lines": session.lines,
+            "seconds": session.stopwatch.seconds,
+            "count": session.meter.count,
+            "precision": session.processes.fabric.strategy.precision.state_dict(),
+        }
+        parts = prefixed("network/", session.network.state_dict())
+        parts |= prefixed("method/", tensors) | prefixed("meter/", session.meter.sums)
+        if optimizer is not None:
+            parts |= prefixed("optimizer/", optimizer_tensors(optimizer))
+        tensor_files.write(session.folder.checkpoint, KIND, header, parts)
+
+    def restore(self) -> None:
+        """Restore the session from the last checkpoint, if there is one."""
+        session, path, device = self.session, self.session.folder.checkpoint, self.session.processes.device
+        if not path.exists():
+            return
+        header, tensors = read(path)
+        if header.get("config") != identity(session.config):
+            raise FileFormatError(f"{str(path)!r} belongs to a run with another config; it cannot be resumed here.")
+        try:
+            session.position = Position(**header["position"])
+            method, position = session.method, session.position
+            if position.begun:
+                method.task = session.task(position.task)
+            if isinstance(method, ReshapesNetwork):
+                method.reshape_network(position.task, position.begun)
+            session.network.load_state_dict(without("network/", tensors))
+            method.restore(unpack(header["method"], without("method/", tensors), device))
+            session.lines, session.stopwatch.seconds = header["lines"], header["seconds"]
+            session.meter.sums = {name: value.to(device) for name, value in without("meter/", tensors).items()}
+            session.meter.count = header["count"]
+            session.processes.fabric.strategy.precision.load_state_dict(header["precision"])
+            self._optimizer = without("optimizer/", tensors)
+        except MISFITS as error:
+            raise misfit(path, error) from error
+
+    def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the restored momenta to the first optimiser that is made after `restore`."""
+        if self._optimizer:
+            restore_optimizer(optimizer, self._optimizer)
+            self._optimizer = {}
+
+
 def pack(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A method's state as a JSON header and named tensors."""
+    """Return a method's state as a JSON header and named tensors."""
     header: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -43,32 +148,32 @@ def pack(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def unpack(header: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
-    """The state that `pack` took apart; copies of networks come as state dicts."""
+    """Return the state that `pack` took apart; copies of networks are returned as state dicts."""
     state: dict[str, Any] = {}
     for name, about in header.items():
         kind = about["is"]
         if kind == "tensor":
             state[name] = tensors[name].to(device)
-            continue
-        if kind == "value":
+        elif kind == "value":
             state[name] = about["value"]
-            continue
-        parts = {part.removeprefix(f"{name}/"): tensor for part, tensor in tensors.items() if part.startswith(f"{name}/")}
-        state[name] = parts if kind == "network" else STATISTICS[kind].from_file(about["header"], parts, device)
+        else:
+            parts = without(f"{name}/", tensors)
+            state[name] = parts if kind == "network" else STATISTICS[kind].from_file(about["header"], parts, device)
     return state
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with a prefix before their names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def without(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under a prefix, without it."""
+    """Return the tensors whose names have the prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Momenta and step counts, by the number of their parameter."""
+    """Return momenta and step counts, by the index of their parameter."""
     return {
         f"{index}.{name}": torch.as_tensor(value)
         for index, values in optimizer.state_dict()["state"].items()
@@ -78,7 +183,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The opposite of `optimizer_tensors`."""
+    """Restore what `optimizer_tensors` returned."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         index, _, name = key.partition(".")
@@ -86,15 +191,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """As `files.write`."""
-    files.write(path, KIND, header, tensors)
-
-
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a checkpoint."""
+    """Return header and tensors of a checkpoint."""
     try:
-        return files.read(path, KIND)
-    except files.FileFormatError as error:
+        return tensor_files.read(path, KIND)
+    except FileFormatError as error:
         advice = "If there is no copy, delete it: `amgc resume` then begins the run again, with task 1."
-        raise files.FileFormatError(f"{error} {advice}") from error
+        raise FileFormatError(f"{error} {advice}") from error

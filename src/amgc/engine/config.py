@@ -1,4 +1,4 @@
-"""What a run is made of. Free of torch; a config is saved in the run's folder and decides its result to the bit."""
+"""The configuration of a run. It is saved in run.json and decides the result. Free of torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from amgc.methods.contract import Hyper
 from amgc.methods.registry import find
 from amgc.options import merged, option
 from amgc.registry import absolute_name, split_name
+from amgc.runs.folder import RUN, RunError, RunFolder
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how a run computes; its result does not depend on it but for rounding, and dropout in several processes."""
+    """Where and how a run computes. The result depends on it only by rounding, and by dropout with several processes."""
 
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU if there is one")
     devices: int = option(1, "processes, each on a GPU or a share of the CPU's cores; under torchrun its number counts")
@@ -69,12 +70,12 @@ class Config:
     machine: Machine = field(default_factory=Machine)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, the opposite of `from_json`."""
+        """Return plain values for JSON; `from_json` reads them."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Config:
-        """A config that `to_json` made plain; what does not fit is a ValueError."""
+        """Return the config that `to_json` wrote; raise a ValueError for what does not fit."""
         values = dict(values)
         hyper = merged(find(values["method"]).hyper, values.pop("hyper"))
         machine = merged(Machine(), values.pop("machine"))
@@ -83,6 +84,16 @@ class Config:
         if unknown := set(values) - {f.name for f in fields(cls)}:
             raise ValueError(f"this version of amgc knows no setting {', '.join(sorted(unknown))}.")
         return cls(hyper=hyper, machine=machine, **values)
+
+
+def read_config(folder: Path, machine: dict[str, Any]) -> Config:
+    """Return the config of the run in `folder`, with some settings of the machine replaced."""
+    path, values = folder / RUN, RunFolder(folder).read()
+    try:
+        config = values["config"]
+        return Config.from_json(config | {"machine": config["machine"] | machine})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{str(path)!r} is damaged, or not a run's ({error!r}).") from error
 
 
 def absolute(config: Config) -> Config:

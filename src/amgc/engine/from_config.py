@@ -1,4 +1,4 @@
-"""What follows from a config before anything runs: classes and tasks, the network, and what decides a result."""
+"""Derive from a config: the order of the classes, the tasks, the network, and what decides the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amgc.features.extractor import Extractor
 
 
 class Vectors(Extractor):
-    """The extractor of a data set that consists of features: it hands them on."""
+    """The extractor of a data set that consists of features: the identity."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Vectors(Extractor):
 
 
 def order_and_sizes(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The classes in order of arrival, as labels of the data set, and how many come in each task."""
+    """Return the classes in order of arrival, as labels of the data set, and the number of classes in each task."""
     if config.classes is not None:
         order = order_of(config.classes, dataset.class_names)
     else:
@@ -39,7 +39,7 @@ def order_and_sizes(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], 
 
 
 def make_network(config: Config, dataset: Dataset) -> Extractor:
-    """The extractor for the data set's images; for a data set of features the identity."""
+    """Return the extractor for the data set's images; for a data set of features the identity."""
     if dataset.is_features:
         return Vectors(dataset.train.shape[0])
     augmented = Augment.of(dataset)
@@ -48,7 +48,7 @@ def make_network(config: Config, dataset: Dataset) -> Extractor:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """What decides a run's result: the config without the machine, and without the place where the data lie."""
+    """Return what decides a run's result: the config without the machine and without the location of the data."""
     values = {name: value for name, value in config.to_json().items() if name != "machine"}
     values["data_options"] = {name: value for name, value in config.data_options.items() if name != "root"}
     plain: dict[str, Any] = files.plain_json(values)
@@ -56,12 +56,12 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def first_task_key(config: Config) -> dict[str, Any]:
-    """What decides the training of task 1."""
+    """Return what decides the training of task 1."""
     decides = identity(config)
     key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
     first = dict(decides["hyper"]["first"])
     if not first["epochs"]:
-        first = {"epochs": 0}  # and how it would be trained does not matter
+        first = {"epochs": 0}  # the other settings do not matter then
     elif first["schedule"] != "step":
-        del first["milestones"], first["gamma"]  # nobody looks at them
+        del first["milestones"], first["gamma"]  # they are not used
     return key | {"first": first, "precision": config.machine.precision}

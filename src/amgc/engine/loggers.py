@@ -1,8 +1,8 @@
-"""`--log`: what a run tells TensorBoard and Weights & Biases, beside the files in its own folder.
+"""`--log`: log a run to TensorBoard and Weights & Biases.
 
-Everything is counted in one number that only grows, the moment: optimiser steps of all tasks so far, and one more for each
-finished task, so that a task without training has a moment of its own. A checkpoint is written when all that has been told up
-to its moment is safe; a run that goes on from it therefore takes up the log exactly there.
+The x-axis is the moment: optimiser steps of all tasks so far, plus one for each finished task, so that a task without training
+has a moment of its own. Loggers are flushed before a checkpoint is written. A resumed run therefore continues the log exactly
+at its checkpoint.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from amgc.engine.watch import Progress, Watch
 from amgc.methods.contract import Task
+from amgc.runs.folder import RUN
+from amgc.runs.metrics import Metrics
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
 
-POINTS = 100  # losses that are told per task, evenly: each costs a synchronisation with the device
+POINTS = 100  # losses that are logged per task, evenly spaced: each costs a synchronisation with the device
 PROJECT = "amgc"  # in Weights & Biases, unless $WANDB_PROJECT says otherwise
 
 
 class Logger(Protocol):
-    """Where values go. `new`: nothing has been logged there by this run before."""
+    """A destination of values. `new`: this run has logged nothing there before."""
 
     new: bool
 
     def log(self, values: dict[str, float], moment: int) -> None: ...
 
     def flush(self) -> None:
-        """All that was logged is on the disk, or with a process that outlives this one."""
+        """Make sure that everything logged is on disk, or with a process that outlives this one."""
 
     def finish(self, final: dict[str, float], moment: int) -> None:
         """The run is complete."""
@@ -43,7 +45,7 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Fabric's logger, in FOLDER/tensorboard. What an interrupted process told beyond its last checkpoint is struck out."""
+    """Fabric's logger, in FOLDER/tensorboard. What an interrupted process logged after its last checkpoint is purged."""
 
     def __init__(self, folder: Path, config: dict[str, Any], moment: int) -> None:
         from lightning_fabric.loggers.tensorboard import TensorBoardLogger
@@ -68,8 +70,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """In FOLDER/wandb, and online unless $WANDB_MODE says offline. Its files cannot be struck out of: values wait for the
-    checkpoint that covers them. A resumed run has the same id; offline it is another folder, for `wandb sync` to upload.
+    """In FOLDER/wandb, and online unless $WANDB_MODE is offline.
+
+    Logged values cannot be purged, so they are held back until the checkpoint that covers them. A resumed run has the same id;
+    offline it gets another folder for `wandb sync` to upload.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], moment: int) -> None:
@@ -77,8 +81,8 @@ class WeightsAndBiases:
 
         self.new = not (folder / "wandb").exists()
         self.waiting: list[tuple[dict[str, float], int]] = []
-        identity = hashlib.blake2b((folder / "run.json").read_bytes(), digest_size=8).hexdigest()  # it never changes
-        chosen = wandb.setup().settings  # by the user's environment
+        identity = hashlib.blake2b((folder / RUN).read_bytes(), digest_size=8).hexdigest()  # it never changes
+        chosen = wandb.setup().settings  # from the user's environment
         try:
             self.run = wandb.init(
                 project=chosen.project or PROJECT,
@@ -113,7 +117,7 @@ LOGGERS: dict[str, type[TensorBoard] | type[WeightsAndBiases]] = {"tensorboard":
 
 
 class Logged(Watch):
-    """Tells the loggers what it is told, and then the watch that was there before."""
+    """Passes every call to the loggers and then to the watch that it wraps."""
 
     def __init__(self, inner: Watch, sizes: Sequence[int], lines: list[dict[str, Any]], loggers: Sequence[Logger]) -> None:
         self.inner, self.sizes, self.loggers = inner, sizes, loggers
@@ -121,11 +125,11 @@ class Logged(Watch):
         self.step = self.steps = 0
         self.shown = False
         for logger in loggers:
-            for task in range(len(lines) if logger.new else 0):  # logging begins later than the run
+            for task in range(len(lines) if logger.new else 0):  # logging begins after the run did
                 logger.log(task_values(sizes, lines[: task + 1]), moment(lines[: task + 1]))
 
     @property
-    def stop(self) -> bool:  # type: ignore[override] # it is the other watch that is asked to stop
+    def stop(self) -> bool:  # type: ignore[override] # the wrapped watch is asked to stop
         return self.inner.stop
 
     def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
@@ -133,7 +137,7 @@ class Logged(Watch):
         self.inner.begin_task(task, tasks, steps, done)
 
     def is_due(self, step: int) -> bool:
-        """By the number of the step alone: a resumed run tells the same ones."""
+        """Depends only on the step, so that a resumed run logs the same ones."""
         return step % max(1, self.steps // POINTS) == 0
 
     def wants_progress(self) -> bool:
@@ -146,7 +150,7 @@ class Logged(Watch):
             self.inner.progress(now)
         if self.is_due(now.step):
             values = {f"loss/{name}": value for name, value in now.losses.items()}
-            if not math.isnan(now.accuracy):  # of a batch that has none but made-up classes
+            if not math.isnan(now.accuracy):  # a batch that has only classes that the method added
                 values["batch_accuracy"] = now.accuracy
             for logger in self.loggers:
                 logger.log(values, moment(self.lines, now.step))
@@ -169,7 +173,7 @@ class Logged(Watch):
 
 @contextmanager
 def logged(session: Session) -> Iterator[None]:
-    """While a run goes on, its watch also logs, on the first process, wherever `machine.log` says."""
+    """Log while the block runs, on the first process, to what `machine.log` names."""
     names = dict.fromkeys(session.config.machine.log)
     if not names or not session.processes.is_first:
         yield
@@ -178,7 +182,7 @@ def logged(session: Session) -> Iterator[None]:
     loggers: list[Logger] = []
     complete, inner = False, session.watch
     try:
-        loggers += [LOGGERS[name](session.folder, config, begun) for name in names]
+        loggers += [LOGGERS[name](session.folder.path, config, begun) for name in names]
         session.watch = Logged(inner, sizes, session.lines, loggers)
         yield
         accuracies = task_values(sizes, session.lines)
@@ -194,31 +198,22 @@ def logged(session: Session) -> Iterator[None]:
 
 
 def check(names: Sequence[str]) -> None:
-    """Before anything is written: whether what is to be logged to is installed."""
+    """Check that the packages to log to are installed."""
     for name in names:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"--log {name} needs a package that is not installed: pip install 'amgc[{name}]'")
 
 
 def moment(lines: Sequence[dict[str, Any]], step: int = 0) -> int:
-    """Where a run is after these tasks, and a step of the next one."""
+    """Return the moment after these tasks and `step` steps of the next one."""
     return sum(int(line.get("steps", 0)) + 1 for line in lines) + step
 
 
 def task_values(sizes: Sequence[int], lines: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """What is told after the last of these tasks. `amgc.report.metrics`, which stands above the engine, has the definitions."""
-    ends = [sum(sizes[: task + 1]) for task in range(len(lines))]
-    last = len(lines) - 1
-
-    def share(row: int, start: int, stop: int) -> float:
-        return float(sum(lines[row]["correct"][start:stop]) / max(1, sum(lines[row]["total"][start:stop])))
-
-    matrix = [[share(row, ends[task] - sizes[task], ends[task]) for task in range(row + 1)] for row in range(len(lines))]
-    values = {"task": float(last + 1), "accuracy/LA": share(last, 0, ends[-1])}
-    values["accuracy/AIA"] = sum(share(row, 0, ends[row]) for row in range(len(lines))) / len(lines)
-    if last:
-        lost = [max(row[task] for row in matrix[task:last]) - matrix[last][task] for task in range(last)]
-        values["accuracy/forgetting"] = sum(lost) / last
-    values |= {f"task_accuracy/{task + 1}": accuracy for task, accuracy in enumerate(matrix[last])}
-    values |= {f"seconds/{name}": seconds for name, seconds in lines[last]["seconds"].items()}
-    return values | {f"memory/{name}": lines[last][name] for name in ("kept_bytes", "peak_bytes") if name in lines[last]}
+    """Return what is logged after the last of these tasks."""
+    metrics = Metrics(sizes, [line["correct"] for line in lines], [line["total"] for line in lines])
+    summary = {"LA": metrics.last_accuracy, "AIA": metrics.average_incremental_accuracy, "forgetting": metrics.forgetting}
+    values = {"task": float(metrics.done)} | {f"accuracy/{name}": value for name, value in summary.items() if value is not None}
+    values |= {f"task_accuracy/{task}": accuracy for task, accuracy in enumerate(metrics.matrix[-1], 1)}
+    values |= {f"seconds/{name}": seconds for name, seconds in lines[-1]["seconds"].items()}
+    return values | {f"memory/{name}": lines[-1][name] for name in ("kept_bytes", "peak_bytes") if name in lines[-1]}

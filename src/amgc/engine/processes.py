@@ -1,9 +1,10 @@
-"""One process or several: who computes which share of a batch, and how all get the whole."""
+"""One or several processes: which share of a batch each computes, and how all get the whole batch."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -16,10 +17,10 @@ from amgc.engine.config import Machine
 
 
 class Processes:
-    """Lightning Fabric for device, precision and DDP, and the sums and gatherings that a run needs."""
+    """Lightning Fabric for device, precision and DDP, and the collective operations that a run needs."""
 
     def __init__(self, machine: Machine) -> None:
-        world = int(os.environ.get("WORLD_SIZE", machine.devices))  # torchrun's number counts
+        world = int(os.environ.get("WORLD_SIZE", machine.devices))  # set by torchrun
         device = machine.device if machine.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
         self.fabric = Fabric(
@@ -49,12 +50,12 @@ class Processes:
         return self.fabric.global_rank == 0
 
     def share(self, total: int) -> slice:
-        """The rows of a batch of `total` that are this process's."""
+        """Return which rows of a batch of `total` this process computes."""
         rank = self.fabric.global_rank
         return slice(total * rank // self.count, total * (rank + 1) // self.count)
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows (n, …) of all processes, in order; gradients flow back to the process that a row came from.
+        """Return the rows (n, …) of all processes, in order; gradients flow back to the process that a row came from.
 
         Every process then computes the same loss of the same batch. The backward pass sums over processes what each
         sends back, so each network's gradient is `count` times its share's, and DDP's average is the batch's gradient.
@@ -67,7 +68,7 @@ class Processes:
         return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
     def whole_batch_norm(self) -> AbstractContextManager[object]:
-        """Inside, batch norm in training mode sees the batch that the processes' shares make up."""
+        """Within this context, batch norm in training mode uses the whole batch, of all processes."""
         return WholeBatchNorm() if self.count > 1 else nullcontext()
 
     def _all_gather(self, tensor: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class Processes:
         return gathered
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over processes."""
+        """Return the sum over processes."""
         if self.count == 1:
             return tensor
         total = self.fabric.all_reduce(tensor, reduce_op="sum")
@@ -84,13 +85,22 @@ class Processes:
         return total
 
     def take_from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Tensors become, in place, what they are on the first process."""
+        """Copy the values of the first process into these tensors."""
         if self.count > 1:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, 0)
 
 
 def _leave() -> None:
-    """Join gloo's threads while the interpreter still lives: one that asks for its lock later aborts the process."""
+    """End gloo's threads before the interpreter exits: one that needs the interpreter later would abort the process."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process so far in bytes; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # not available on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,4 +1,4 @@
-"""The training loop: the same for every method, on images or on the features of a network that does not train."""
+"""The training loop. It is the same for every method, on images or on the features of a network that does not train."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from amgc.data import Chance
-from amgc.engine.chance import generator, seed_of, shuffled
+from amgc.engine.seeding import generator, seed_of, shuffled
 from amgc.engine.watch import Progress, TrainingError
 from amgc.features.extractor import freeze_batchnorm, release_batchnorm
 from amgc.methods.contract import Batch, Method, Phase, Task
+from amgc.methods.optional import BeginsEpochs, MakesViews, RepeatsFeatures, TrainsSomeParameters
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
 
 
 def train(session: Session, task: Task) -> None:
-    """Train a task from where `session.position` is to its end."""
+    """Train a task from `session.position` to its end."""
     phase, method, position = session.method.phase(task), session.method, session.position
     source = Source(session, task, phase)
     steps = -(-len(source) // phase.batch_size)
@@ -29,8 +30,9 @@ def train(session: Session, task: Task) -> None:
         set_rates(source.optimizer, phase, epoch)
         done = position.step % steps
         if not done:
-            method.begin_epoch()
             session.meter.reset()
+            if isinstance(method, BeginsEpochs):
+                method.begin_epoch()
         for batch in source.batches(epoch, done):
             terms = method.loss(batch)
             source.optimizer.zero_grad()
@@ -40,13 +42,12 @@ def train(session: Session, task: Task) -> None:
             session.meter.add(terms)
             if session.watch.wants_progress():
                 session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
-            session.checkpoint_if_due(source.optimizer, last=position.step == steps * phase.epochs)
+            session.checkpoints.save_if_due(source.optimizer, last=position.step == steps * phase.epochs)
         session.meter.check(task)
-    source.close()
 
 
 def total(terms: dict[str, Tensor]) -> Tensor:
-    """The sum of a loss's terms."""
+    """Return the sum of a loss's terms."""
     return torch.stack(list(terms.values())).sum()
 
 
@@ -56,9 +57,9 @@ class Source:
     def __init__(self, session: Session, task: Task, phase: Phase) -> None:
         self.session, self.task, self.phase = session, task, phase
         method, fabric = session.method, session.processes.fabric
-        self.images = session.training_images(task)
+        self.images = session.features.training_images(task)
         self.features: Tensor | None = None
-        self.uses: tuple[Tensor, Tensor] | None = None  # rows of the features that an epoch goes through, which copy each is
+        self.uses: tuple[Tensor, Tensor] | None = None  # the rows of the features that an epoch uses, and which copy each is
         network = prepare(method, phase)
         module = Learner(network, method.trainable())
         optimizer = make_optimizer(network, method.trainable(), phase)
@@ -69,22 +70,19 @@ class Source:
         else:
             wrapped = fabric.setup_optimizers(optimizer)
             if phase.epochs:
-                self.features = session.training_features(task)
-                repeats = method.repeats(self.features, self.images.labels)
-                self.uses = None if repeats is None else unrolled(repeats.cpu())
+                self.features = session.features.training(task)
+                if isinstance(method, RepeatsFeatures):
+                    repeats = method.repeats(self.features, self.images.labels)
+                    self.uses = None if repeats is None else unrolled(repeats.cpu())
         self.optimizer: Any = wrapped
-        session.restore_optimizer(optimizer)
+        session.checkpoints.restore_optimizer(optimizer)
 
     def __len__(self) -> int:
-        """How many an epoch goes through."""
+        """Return how many images or features an epoch uses."""
         return len(self.images) if self.uses is None else len(self.uses[0])
 
-    def close(self) -> None:
-        """DDP's hooks on the parameters go with the wrapper."""
-        self.learner = None
-
     def batches(self, epoch: int, done: int) -> Iterator[Batch]:
-        """The batches of an epoch from step `done` on."""
+        """Yield the batches of an epoch from step `done` on."""
         seed, task = self.session.config.seed, self.task.index
         indices = shuffled(len(self), self.phase.batch_size, seed, "shuffle", task, epoch)[done:]
         step = self.session.position.step
@@ -103,16 +101,16 @@ class Source:
             step += 1
 
     def batch_of_images(self, images: Tensor, labels: Tensor, chance: Chance, drawing: torch.Generator) -> Batch:
-        """One forward pass of this process's share; the features of all processes."""
+        """Pass this process's share through the network and return the features of all processes."""
         session, device = self.session, self.session.processes.device
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         images = session.augment(images, chance) if self.phase.augment else session.augment.plain(images)
         gather, whole_batch_norm = session.processes.gather, session.processes.whole_batch_norm
-        if type(session.method).views is Method.views:
-            labels = gather(labels)
-        else:  # they may depend on the whole batch: every process makes them all, and passes its share of them on
+        if isinstance(session.method, MakesViews):  # of the whole batch: every process makes all, and uses its share
             images, labels = session.method.views(gather(images), gather(labels), drawing)
             images = images[session.processes.share(len(images))]
+        else:
+            labels = gather(labels)
         images = images.contiguous(memory_format=torch.channels_last)
 
         def through(network: nn.Module) -> Tensor:
@@ -124,6 +122,7 @@ class Source:
         return Batch(gather(features), labels, drawing, through)
 
     def batch_of_features(self, rows: Tensor, drawing: torch.Generator) -> Batch:
+        """Return a batch of features that a frozen network computed before."""
         assert self.features is not None
         device = self.session.processes.device
 
@@ -134,11 +133,13 @@ class Source:
         if self.uses is not None:
             rows, copy = self.uses[0][rows], self.uses[1][rows].to(device)
         features, labels = self.features[rows].to(device), self.images.labels[rows].to(device)
-        return Batch(*self.session.method.views(features, labels, drawing), drawing, through, copy)
+        if isinstance(self.session.method, MakesViews):
+            features, labels = self.session.method.views(features, labels, drawing)
+        return Batch(features, labels, drawing, through, copy)
 
 
 def unrolled(repeats: Tensor) -> tuple[Tensor, Tensor]:
-    """Row i `repeats[i]` times, and the number of each repetition.
+    """Return row i `repeats[i]` times, and the number of each repetition.
 
     >>> [part.tolist() for part in unrolled(torch.tensor([1, 3, 0, 2]))]
     [[0, 1, 1, 1, 3, 3], [0, 0, 1, 2, 0, 1]]
@@ -149,7 +150,7 @@ def unrolled(repeats: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Learner(nn.Module):
-    """What DDP sees: the network, and the parameters whose gradients come past its forward pass."""
+    """The module for DDP: the network, and the other parameters, which its forward pass does not use."""
 
     def __init__(self, network: nn.Module, others: list[Tensor]) -> None:
         super().__init__()
@@ -162,19 +163,20 @@ class Learner(nn.Module):
 
 
 def prepare(method: Method[Any], phase: Phase) -> nn.Module:
-    """The network in the state that the phase asks for: training or frozen, batch norm free or fixed."""
+    """Return the network as the phase needs it: training or frozen, with batch norm free or fixed."""
     network = method.network
     release_batchnorm(network)
     trains = method.trains_network(phase)
     for name, parameter in network.named_parameters():
-        parameter.requires_grad_(trains and method.trains(name))
+        chosen = not isinstance(method, TrainsSomeParameters) or method.trains(name)
+        parameter.requires_grad_(trains and chosen)
     if phase.batchnorm == "fixed":
         freeze_batchnorm(network)
     return network
 
 
 def make_optimizer(network: nn.Module, others: list[Tensor], phase: Phase) -> torch.optim.Optimizer:
-    """Network and head are groups with learning rates and weight decays of their own."""
+    """Return an optimiser in which network and head have their own learning rates and weight decays."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     groups = [
         {"params": others, "lr": phase.head_lr, "weight_decay": phase.head_weight_decay},
@@ -187,13 +189,13 @@ def make_optimizer(network: nn.Module, others: list[Tensor], phase: Phase) -> to
 
 
 def set_rates(optimizer: torch.optim.Optimizer, phase: Phase, epoch: int) -> None:
-    """The learning rates of an epoch."""
+    """Set the learning rates of an epoch."""
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * rate(phase, epoch)
 
 
 def rate(phase: Phase, epoch: int) -> float:
-    """The schedule: by which factor the learning rates are smaller in this epoch.
+    """Return the factor by which the schedule multiplies the learning rates in this epoch.
 
     >>> [rate(Phase(epochs=4), epoch) for epoch in (0, 2)], [rate(Phase(epochs=10, schedule="step"), e) for e in (2, 3, 9)]
     ([1.0, 0.5], [1.0, 0.1, 0.001])
@@ -225,7 +227,7 @@ class Meter:
         return {name: float(value) / self.count for name, value in self.sums.items()}
 
     def check(self, task: Task) -> None:
-        """A loss that is no number any more stops the run, with advice."""
+        """Raise an error with advice if a loss is not finite."""
         wrong = [name for name, value in self.means().items() if not math.isfinite(value)]
         if wrong:
             raise TrainingError(
@@ -237,7 +239,7 @@ class Meter:
 def snapshot(
     method: Method[Any], batch: Batch, terms: dict[str, Tensor], epoch: int, phase: Phase, step: int, steps: int
 ) -> Progress:
-    """For the progress display. Made-up classes do not count as right or wrong."""
+    """Return what the progress display shows. Classes that the method added do not count for the accuracy."""
     real = batch.labels < len(method.task.seen)
     with torch.no_grad():
         right = (method.head(batch.features).argmax(1) == batch.labels)[real].float().mean()

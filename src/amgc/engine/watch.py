@@ -1,4 +1,4 @@
-"""What a run tells while it goes on. The command line shows it; by default nobody listens."""
+"""Callbacks of a run. The command line uses them to show progress and to stop a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amgc.methods.contract import Task
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the training of a task is. Losses and accuracy are those of the batch at hand."""
+    """Progress of the training of a task. Losses and accuracy are those of the current batch."""
 
     epoch: int
     epochs: int
@@ -22,31 +22,31 @@ class Progress:
 
 
 class Watch:
-    """Silent; a subclass shows what it is told. Setting `stop` ends the run at the next step, saved."""
+    """Callbacks that do nothing; a subclass overrides some. Set `stop` to save and stop the run at the next step."""
 
     stop = False
 
     def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
-        """Before anything is trained or written; `cost()` measures what the run will take (engine.cost.Cost)."""
+        """Called before anything is trained or written; `cost()` measures the cost of the run (engine.cost.Cost)."""
 
     def wants_progress(self) -> bool:
-        """Asked at every step. To answer yes costs a synchronisation with the device."""
+        """Return whether `progress` should be called. Asked at every step; True costs a synchronisation with the device."""
         return False
 
     def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
-        """`done` of the task's `steps` are behind it already, if the run is resumed."""
+        """Called before a task is trained; in a resumed run, `done` of its `steps` are already done."""
 
     def progress(self, now: Progress) -> None:
-        """Told when `wants_progress` said yes."""
+        """Called after a step for which `wants_progress` returned True."""
 
     def note(self, text: str) -> None:
-        """A line worth keeping."""
+        """Called with a message for the user."""
 
     def saving(self, lines: list[dict[str, Any]]) -> None:
-        """Before a checkpoint is written, from which another process may go on; `lines` of metrics.jsonl are finished."""
+        """Called before a checkpoint is written; `lines` are the lines of metrics.jsonl so far."""
 
     def end_task(self, task: Task, line: dict[str, Any]) -> None:
-        """The task's line in metrics.jsonl."""
+        """Called after a task with its line of metrics.jsonl."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
@@ -54,4 +54,4 @@ class Stopped(Exception):  # noqa: N818 - not an error
 
 
 class TrainingError(RuntimeError):
-    """The training went wrong in a way that the user can do something about."""
+    """The training failed for a reason that the user can change."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.features.extractor import Extractor, ImageSource, Preprocess, evaluating
 
 KIND = "features"
@@ -42,7 +42,7 @@ def cached_features(
     shape = (len(images.labels), extractor.dim)
     if path.exists():
         try:
-            header, tensors = files.read(path, KIND)
+            header, tensors = tensor_files.read(path, KIND)
             if header.get("key") == key and tensors["features"].shape == shape:
                 return tensors["features"]
             reason = "its content is not what its name says"
@@ -54,7 +54,7 @@ def cached_features(
         return features
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        files.write(path, KIND, {"key": key, "extractor": extractor.name}, {"features": features})
+        tensor_files.write(path, KIND, {"key": key, "extractor": extractor.name}, {"features": features})
     except OSError as error:  # a full disk costs the cache, not the features
         warnings.warn(f"features could not be cached in {os.fspath(directory)!r}: {error}", stacklevel=2)
     return features

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
 from amgc.features.registry import build, extractors
 
@@ -33,7 +33,7 @@ def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
     options = dataclasses.asdict(extractor.options) | {"weights": None}  # a path is of no use elsewhere
     made = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
     header = {**made, "mean": extractor.mean, "std": extractor.std}
-    files.write(path, KIND, header, extractor.network.state_dict())
+    tensor_files.write(path, KIND, header, extractor.network.state_dict())
 
 
 def load_extractor(path: str | os.PathLike[str]) -> Extractor:
@@ -41,7 +41,7 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
 
     A file may come from anywhere, so it names a model that the installed timm has, and no place to get one from.
     """
-    header, _ = files.read(path, KIND)
+    header, _ = tensor_files.read(path, KIND)
     try:
         name, image_shape, options = header["extractor"], header["image_shape"], header["options"]
         model = options.get("model", "")
@@ -107,9 +107,9 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
         raise files.FileFormatError(f"the weights file {shown!r} is empty.")
     try:
         if start[8:] == b"{" or shown.endswith(".safetensors"):
-            if "amgc" in files.metadata(path):
-                return files.read(path, KIND)
-            content: Any = files.read_tensors(path)
+            if "amgc" in tensor_files.metadata(path):
+                return tensor_files.read(path, KIND)
+            content: Any = tensor_files.read_tensors(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except files.FileFormatError:

@@ -40,7 +40,6 @@ class ACIL(RandomFeatures[ACILHyper]):
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("seed", "inverse", "weight")
-    rehearsal_rows = 8
 
     def __init__(self, hyper: ACILHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)

@@ -122,7 +122,7 @@ class AMGC(Enlarged[H]):
         for rows, labels in features:
             self.statistics.update(rows, labels)
 
-    def settled(self, counts: Sequence[int]) -> bool:
+    def may_save(self, counts: Sequence[int]) -> bool:
         """No running mean may be a single image's features, unless the class has only one image."""
         several = torch.tensor(counts, device=self.device) > 1
         return self.running is None or not bool((several & (self.running.count == 1)).any())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, Plain, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, Method, PlainImages, Task, about
 from amgc.methods.finetune import STEPS
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
@@ -79,7 +79,7 @@ class EWC(Method[EWCHyper]):
                     total = total + (fisher * (now - old).square()).sum()
         return total / 2
 
-    def study(self, task: Task, images: Plain) -> None:
+    def collect(self, task: Task, images: PlainImages) -> None:
         if not self.trains_network(self.hyper.later):
             return  # the network is frozen; `end` handles the head
         weights = {name: parameter.detach() for name, parameter in self.network.named_parameters()}

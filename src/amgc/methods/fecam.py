@@ -64,9 +64,6 @@ class FeCAM(Frozen[FeCAMHyper]):
     def transformed(self, features: torch.Tensor) -> torch.Tensor:
         return features.sign() * features.abs() ** self.hyper.tukey
 
-    def compared(self, features: torch.Tensor) -> torch.Tensor:
-        return self.transformed(features)
-
     def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         """The Gaussian of transformed features, before shrinkage and scaling."""
         return *gaussian.along(self.statistics, label, axes), None

@@ -42,7 +42,6 @@ class RanPAC(RandomFeatures[RanPACHyper]):
     """
 
     remembers = ("seed", "ridge", "gram", "sums", "weight")
-    rehearsal_rows = 8
 
     def __init__(self, hyper: RanPACHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)

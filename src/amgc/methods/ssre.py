@@ -62,7 +62,7 @@ class SSRE(Method[SSREHyper]):
         if ended and begun and self.trains_network():
             branches.add_branches(self.network)
 
-    def unshape_network(self) -> None:
+    def restore_structure(self) -> None:
         branches.unfold_batchnorm(self.network)
 
     def trains(self, name: str) -> bool:

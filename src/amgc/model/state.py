@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.estimator import AMGCClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
@@ -161,11 +161,11 @@ def _write_classes(path: Path, state: State) -> None:
     if state.fits is not None:
         about["fits"] = state.fits.header()
         parts |= {f"fits/{name}": tensor for name, tensor in state.fits.tensors().items()}
-    files.write(path, KIND, about, parts)
+    tensor_files.write(path, KIND, about, parts)
 
 
 def _read_classes(state: State, path: Path) -> State:
-    header, tensors = files.read(path, KIND)
+    header, tensors = tensor_files.read(path, KIND)
     try:
         kind = {"AMGCClassifier": AMGCClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]

@@ -1,14 +1,12 @@
 """Tables, plots and HTML reports of runs. Nothing here imports torch; rich and matplotlib are imported when they are used."""
 
 from amgc.report.groups import MethodRuns, Spread, grouped, named_runs
-from amgc.report.metrics import DEFINITIONS, Metrics
-from amgc.report.observed import Observed, load_observed
 from amgc.report.paper_table import PaperTable, paper_table
 from amgc.report.plot import plot_accuracy
 from amgc.report.run_tables import accuracy_table, details
-from amgc.report.runs import RunError, RunRecord, find_runs, labels, load_run
 from amgc.report.table import FORMATS, Table
-from amgc.report.writing import whole_file
+from amgc.runs import DEFINITIONS, Metrics, RunError, RunRecord, find_runs, labels, load_run
+from amgc.runs.observed import Observed, load_observed
 
 __all__ = [
     "DEFINITIONS",
@@ -31,5 +29,4 @@ __all__ = [
     "named_runs",
     "paper_table",
     "plot_accuracy",
-    "whole_file",
 ]

@@ -10,9 +10,9 @@ from typing import Literal
 from markupsafe import Markup
 
 from amgc.report.groups import MethodRuns, Spread, percent_spread
-from amgc.report.metrics import Metrics
 from amgc.report.plot import percent_limits, percent_ticks, spaced, spread_labels
 from amgc.report.svg import Frame, colour_class, dashes, drawing, marker, number, polygon, tag
+from amgc.runs import Metrics
 from amgc.text import shorten
 
 LABEL_GAP = 18.0  # pixels between the labels at the ends of lines

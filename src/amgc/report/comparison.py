@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from amgc.report.groups import MethodRuns, Spread, describe_sizes, grouped, short_name
-from amgc.report.observed import load_observed
 from amgc.report.paper import plan_figures
-from amgc.report.runs import RunError, RunRecord
+from amgc.runs import RunError, RunRecord
+from amgc.runs.observed import load_observed
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The confusion and the reliability of a model, drawn. matplotlib is imported when something is drawn."""
+"""Plot the confusion matrix and the reliability diagram of a model. matplotlib is imported when it is used."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from amgc.files import atomic
 from amgc.report.plot import COLOURS, GREY
-from amgc.report.writing import whole_file
 from amgc.text import percent, printable
 
-NAMED = 40  # classes that have their names at the axes
+NAMED = 40  # up to so many classes are named at the axes
 
 
 def confusion_csv(classes: Sequence[str], confusion: Sequence[Sequence[int]], path: Path) -> None:
-    """A row for each true class, a column for each predicted one."""
-    with whole_file(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+    """Write a CSV file with a row for each true class and a column for each predicted class."""
+    with atomic(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["true \\ predicted", *classes])
         writer.writerows([name, *row] for name, row in zip(classes, confusion, strict=True))
 
 
 def plot_confusion(classes: Sequence[str], confusion: Sequence[Sequence[int]], path: Path) -> None:
-    """Each true class's pictures by what they were taken for, as shares."""
+    """Plot the confusion matrix; each row shows the shares of a true class's images by predicted class."""
     from matplotlib.figure import Figure
 
     shares = [[count / max(1, sum(row)) for count in row] for row in confusion]
@@ -31,20 +31,20 @@ def plot_confusion(classes: Sequence[str], confusion: Sequence[Sequence[int]], p
     figure = Figure(figsize=(side, side), layout="constrained")
     axes = figure.add_subplot()
     drawn = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
-    axes.set_xlabel("taken for")
-    axes.set_ylabel("is")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
     if len(classes) <= NAMED:
         names = [printable(name[:30]) for name in classes]
         axes.set_xticks(range(len(classes)), names, rotation=90, parse_math=False)
         axes.set_yticks(range(len(classes)), names, parse_math=False)
-    figure.colorbar(drawn, ax=axes, shrink=0.7, label="share of the class's pictures")
-    with whole_file(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # of a script that matplotlib's font lacks: a box stands for it
+    figure.colorbar(drawn, ax=axes, shrink=0.7, label="share of the true class's images")
+    with atomic(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # characters that matplotlib's font lacks are shown as boxes
         figure.savefig(temporary, format="png", dpi=130)
 
 
 def plot_reliability(bins: Sequence[tuple[float, float, int]], error: float, path: Path) -> None:
-    """How often the model is right against how sure it is; the size of a dot is its number of pictures."""
+    """Plot accuracy against confidence; the size of a dot shows the number of images."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 4.4), layout="constrained")
@@ -54,7 +54,7 @@ def plot_reliability(bins: Sequence[tuple[float, float, int]], error: float, pat
         sure, right, count = zip(*bins, strict=True)
         axes.plot(sure, right, color=COLOURS[0], linewidth=1)
         axes.scatter(sure, right, s=[10 + 200 * one / max(count) for one in count], color=COLOURS[0], alpha=0.7)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="how sure the model is", ylabel="how often it is right")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
     axes.set_title(f"expected calibration error {percent(error)} %", fontsize=10)
-    with whole_file(path) as temporary:
+    with atomic(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)

@@ -12,9 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from amgc.report.metrics import Metrics
-from amgc.report.observed import Observed
-from amgc.report.runs import RunError, RunRecord, find_runs, flat
+from amgc.runs import Metrics, RunError, RunRecord, find_runs, flat
+from amgc.runs.observed import Observed
 from amgc.text import percent, plural
 
 # Settings that do not influence the result: where the run computed and where its data were stored.

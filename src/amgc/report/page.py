@@ -8,13 +8,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 import amgc
+from amgc.files import atomic
 from amgc.report.comparison import Comparison, comparisons
 from amgc.report.groups import named_runs
 from amgc.report.html import environment, without_forbidden
 from amgc.report.run_tables import run_facts, run_state
-from amgc.report.runs import RunError, RunRecord
 from amgc.report.sections import Section, sections
-from amgc.report.writing import whole_file
+from amgc.runs import RunError, RunRecord
 from amgc.text import plural
 
 
@@ -33,7 +33,7 @@ def write_report(
     if not runs:
         raise damaged[0] if damaged else ValueError("There is no run to report; specify the folder of a run.")
     page = render_page(comparisons(runs, damaged), shown, damaged)
-    with whole_file(path) as temporary:
+    with atomic(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return damaged
 

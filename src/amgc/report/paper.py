@@ -16,9 +16,9 @@ from typing import Any
 from amgc.features import extractors
 from amgc.methods.registry import methods
 from amgc.options import merged
-from amgc.report.runs import RunRecord, flat
+from amgc.runs import RunRecord, flat
+from amgc.runs.folder import PLAN
 
-PLAN = "plan.json"
 PRESETS = Path(__file__).parents[1] / "presets"
 NAMES = {"imagenet-subset": "ImageNet-Subset", "tiny-imagenet": "Tiny-ImageNet", "cifar100": "CIFAR-100"}
 CLASSES = {"imagenet-subset": 100, "tiny-imagenet": 200, "cifar100": 100}

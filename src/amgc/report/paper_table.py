@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from amgc.report.groups import MethodRuns, Spread, grouped, short_name, sum_of_sizes
-from amgc.report.metrics import DEFINITIONS
 from amgc.report.paper import NAMES, TABLES, departures, figures, sizes_of
-from amgc.report.runs import RunError, RunRecord
 from amgc.report.table import FORMATS, WIDTH, Cell, Table, as_text
+from amgc.runs import DEFINITIONS, RunError, RunRecord
 from amgc.text import DASH, percent, plural
 
 METRICS = ("LA", "AIA")

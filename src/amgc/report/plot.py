@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.report.metrics import DEFINITIONS
-from amgc.report.runs import RunRecord, labels
-from amgc.report.writing import whole_file
+from amgc.files import atomic
+from amgc.runs import DEFINITIONS, RunRecord, labels
 from amgc.text import percent, printable
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> No
         shares = [100 * value for value in run.metrics.accuracy]
         axes.plot(run.metrics.seen[: run.done], shares, linewidth=1.8, clip_on=False, zorder=3, **_look(place))
     _name_lines(axes, drawn, height * 72)
-    with whole_file(path) as temporary:
+    with atomic(path) as temporary:
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(temporary, format=kind, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
 

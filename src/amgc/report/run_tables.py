@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from amgc.report.groups import describe_sizes
-from amgc.report.metrics import DEFINITIONS
-from amgc.report.runs import RunRecord, flat, labels
 from amgc.report.table import WIDTH, Table, definition_list, grid
+from amgc.runs import DEFINITIONS, RunRecord, flat, labels
 from amgc.text import DASH, byte_size, duration, percent, printable
 
 if TYPE_CHECKING:

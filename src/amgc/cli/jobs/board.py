@@ -18,8 +18,8 @@ from amgc.engine.run import run as run_method
 from amgc.engine.watch import Watch
 from amgc.report import Spread
 from amgc.report.groups import percent_spread
-from amgc.report.metrics import DEFINITIONS
 from amgc.report.table import definition_list, grid
+from amgc.runs import DEFINITIONS
 from amgc.text import DASH, duration, percent, printable
 
 if TYPE_CHECKING:

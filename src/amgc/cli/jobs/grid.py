@@ -11,13 +11,13 @@ from typing import Any
 from amgc.cli.errors import UsageError
 from amgc.cli.jobs import GRID
 from amgc.cli.plan import Plan
-from amgc.engine.config import Config, absolute
+from amgc.engine.config import Config, absolute, read_config
 from amgc.engine.from_config import first_task_key, identity
-from amgc.engine.run import RUN, read_config, write_json
-from amgc.engine.session import FIRST_TASK
+from amgc.files import write_json
 from amgc.methods.registry import find
 from amgc.report import RunError, RunRecord, load_run
-from amgc.report.runs import flat
+from amgc.runs import flat
+from amgc.runs.folder import FIRST_TASK, RUN
 from amgc.text import plural
 
 VERSION = 1

@@ -6,8 +6,8 @@ from markupsafe import Markup
 
 from amgc.report.charts import Line, line_chart
 from amgc.report.groups import Spread, percent_spread
-from amgc.report.metrics import DEFINITIONS
 from amgc.report.sections import Comparison, Table, render, section
+from amgc.runs import DEFINITIONS
 from amgc.text import percent
 
 OLD, NEW = 0, 1  # places, which determine colour and marker

@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from amgc.report.charts import MAX_NAMED, MAX_NUMBERED, Heat, cell_geometry, heat_map
 from amgc.report.groups import MethodRuns
-from amgc.report.runs import RunRecord
 from amgc.report.sections import Comparison, Table, render, section
+from amgc.runs import RunRecord
 from amgc.text import DASH, percent
 
 MAX_PAIRS = 10  # confused pairs that are listed

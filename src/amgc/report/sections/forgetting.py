@@ -6,8 +6,8 @@ from markupsafe import Markup
 
 from amgc.report.groups import Spread, percent_spread
 from amgc.report.html import bar, method_cell
-from amgc.report.metrics import DEFINITIONS
 from amgc.report.sections import Comparison, Table, html_table, render, section
+from amgc.runs import DEFINITIONS
 
 
 @section("forgetting", "Forgetting", order=40)

@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from amgc.report.charts import Heat, heat_map
 from amgc.report.groups import MethodRuns
-from amgc.report.observed import Margins
-from amgc.report.runs import RunRecord
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.report.sections.confusion import task_blocks
 from amgc.report.svg import Frame, drawing, number, tag
+from amgc.runs import RunRecord
+from amgc.runs.observed import Margins
 from amgc.text import DASH, shorten
 
 MAX_NAMED = 40  # bars that are labelled with their class; with more, the tasks are labelled

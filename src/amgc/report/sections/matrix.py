@@ -5,9 +5,9 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from amgc.report.charts import Heat, heat_map
-from amgc.report.metrics import DEFINITIONS
 from amgc.report.run_tables import evenly
 from amgc.report.sections import Comparison, Table, render, section
+from amgc.runs import DEFINITIONS
 from amgc.text import percent
 
 MAX_TASKS = 20  # rows and columns of a map

@@ -12,11 +12,11 @@ from typing import Any
 from markupsafe import Markup
 
 from amgc.report.groups import MethodRuns, Spread
-from amgc.report.observed import Gaussian, Matrix, Plane, Point
 from amgc.report.run_tables import evenly
-from amgc.report.runs import RunRecord
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.report.svg import drawing, number, tag
+from amgc.runs import RunRecord
+from amgc.runs.observed import Gaussian, Matrix, Plane, Point
 from amgc.text import DASH
 
 MAX_PANELS = 6  # tasks that are shown

@@ -1,6 +1,6 @@
-"""The numbers of a run, from how many test images of each seen class were right after each task.
+"""Metrics of a run, computed from the number of correctly classified test images of each class after each task.
 
-Everything goes by the run's own task boundaries. Plain Python, no numpy: reports must start at once.
+Task boundaries are those of the run. Plain Python without numpy, so that reports start quickly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-# What each number is, in one line; shown wherever the number is.
+# One-line definitions, shown wherever a metric is shown.
 DEFINITIONS = {
     "Tn": "accuracy after task n on the test images of all classes seen by then",
     "LA": "last accuracy, on the test images of all seen classes after the last task",
@@ -30,16 +30,16 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class Metrics:
-    """Accuracies of a run, finished or still going, as fractions of images. What is undefined is None.
+    """Accuracies of a run, finished or not, as fractions of images. Undefined metrics are None.
 
     Parameters
     ----------
     sizes : classes per task, of all tasks of the run.
-    correct : a row per finished task: of each class seen by then, in order of arrival, how many of its test images were
-        classified rightly among all seen classes.
-    total : rows of the same lengths: how many test images the class has.
+    correct : a row per finished task: for each class seen so far, in order of arrival, the number of its test images that
+        were classified correctly among all seen classes.
+    total : rows of the same lengths: the number of test images of each class.
 
-    "Last" is the last finished task where the run is still going. `DEFINITIONS` says what each number is.
+    In a run that is not finished, "last" means the last finished task. `DEFINITIONS` defines each metric.
 
     >>> metrics = Metrics([2, 1], correct=[[9, 7], [8, 3, 5]], total=[[10, 10], [10, 10, 5]])
     >>> metrics.accuracy, metrics.last_accuracy, metrics.average_incremental_accuracy
@@ -91,50 +91,50 @@ class Metrics:
                     "accuracies compare on the same test images only."
                 )
 
-    # ---- which classes -----------------------------------------------------------------------------------------------
+    # ---- classes -----------------------------------------------------------------------------------------------------
 
     @property
     def done(self) -> int:
-        """The number of finished tasks."""
+        """Number of finished tasks."""
         return len(self.correct)
 
     @cached_property
     def seen(self) -> tuple[int, ...]:
-        """The number of classes seen after each task, of all tasks of the run."""
+        """Number of classes seen after each task, for all tasks of the run."""
         return tuple(accumulate(self.sizes))
 
     def _classes(self, task: int) -> slice:
         return slice(self.seen[task] - self.sizes[task], self.seen[task])
 
     def _share(self, task: int, classes: slice) -> float:
-        """The share of the test images of `classes` that were right after `task`."""
+        """Return the accuracy on the test images of `classes` after `task`."""
         return sum(self.correct[task][classes]) / sum(self.total[task][classes])
 
     # ---- a number per task -------------------------------------------------------------------------------------------
 
     @cached_property
     def accuracy(self) -> tuple[float, ...]:
-        """On all seen classes after each task: images count alike, not classes."""
+        """Accuracy on all seen classes after each task; every image has the same weight."""
         return tuple(self._share(task, slice(None)) for task in range(self.done))
 
     @property
     def old_accuracy(self) -> tuple[float | None, ...]:
-        """On the classes of earlier tasks, after each task; None after the first."""
+        """Accuracy on the classes of earlier tasks, after each task; None after the first."""
         return tuple(self._share(t, slice(self.seen[t - 1])) if t else None for t in range(self.done))
 
     @property
     def new_accuracy(self) -> tuple[float, ...]:
-        """On the classes of the latest task, after each task."""
+        """Accuracy on the classes of the latest task, after each task."""
         return tuple(self._share(task, self._classes(task)) for task in range(self.done))
 
     @property
     def first_task_accuracy(self) -> tuple[float, ...]:
-        """On the classes of task 1, after each task."""
+        """Accuracy on the classes of task 1, after each task."""
         return tuple(self._share(task, self._classes(0)) for task in range(self.done))
 
     @cached_property
     def matrix(self) -> tuple[tuple[float, ...], ...]:
-        """Finished tasks × finished tasks: after task i (row), on the classes of task j (column); nan for j > i."""
+        """Accuracy after task i (row) on the classes of task j (column); nan for j > i."""
         return tuple(
             tuple(self._share(row, self._classes(column)) if column <= row else math.nan for column in range(self.done))
             for row in range(self.done)
@@ -142,7 +142,7 @@ class Metrics:
 
     @property
     def per_class(self) -> tuple[float, ...]:
-        """Of each seen class in order of arrival, after the last task."""
+        """Accuracy on each seen class, in order of arrival, after the last task."""
         if not self.done:
             return ()
         return tuple(correct / total for correct, total in zip(self.correct[-1], self.total[-1], strict=True))

@@ -1,8 +1,7 @@
-"""A model for own images from a finished run: its network, its classifier, and the statistics that it learns on from."""
+"""Make a model for your own images from a finished run: its network, its classifier, and the class statistics."""
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,35 +15,35 @@ from amgc.core.losses import margins
 from amgc.core.statistics import ClassStatistics
 from amgc.data import Augment, load
 from amgc.engine import checkpoint
-from amgc.engine.config import Config
+from amgc.engine.config import Config, read_config
 from amgc.engine.from_config import identity
-from amgc.engine.run import RUN, read_config
-from amgc.engine.session import CHECKPOINT
 from amgc.estimator import AMGCClassifier
 from amgc.features import blank
 from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Method
+from amgc.methods.optional import ReshapesNetwork, RestoresStructure
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
 from amgc.model.folder import Manifest
 from amgc.model.state import FixedHead, State
 from amgc.registry import is_file
+from amgc.runs.folder import RunFolder
 
-PLACES = ("data", "data_options", "features_options")  # of a run's config, what may name files and folders of its machine
-PROBES = 64  # random features that a method's scores are compared on with those of its linear head
+PLACES = ("data", "data_options", "features_options")  # fields of a run's config that may name files and folders of its machine
+PROBES = 64  # random features on which a method's scores are compared with those of its linear head
 
 
 def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> Model:
-    """A new model in the folder `path` that answers as the run's method does after its last task.
+    """Make a new model in the folder `path` that predicts what the run's method predicts after its last task.
 
-    With the class statistics of the AMGC family it learns on; without, it answers and forgets. What has no linear head on the
-    features of one network is refused.
+    If the method keeps class statistics, as the AMGC family does, the model can learn more classes; otherwise it can only
+    predict and forget. A method without a linear head on the features of one network is refused.
     """
-    folder = Path(run)
-    config = read_config(folder, {"device": "cpu"})
-    about = json.loads((folder / RUN).read_text())
+    folder = RunFolder(Path(run))
+    config = read_config(folder.path, {"device": "cpu"})
+    about = folder.read()
     names = [str(name) for name in about["class_names"]]
-    header, tensors = checkpoint.read(folder / CHECKPOINT)
+    header, tensors = checkpoint.read(folder.checkpoint)
     tasks = header["position"]["task"]
     if tasks < len(about["sizes"]):
         raise ModelError(f"the run in {str(run)!r} has done {tasks} of {len(about['sizes'])} tasks; `amgc resume` it first.")
@@ -53,12 +52,14 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     built = {name: tensor.shape for name, tensor in network.state_dict().items()}
     method: Method[Any] = find(config.method).kind(config.hyper, network, torch.device("cpu"))
     try:
-        method.reshape_network(tasks, False)
+        if isinstance(method, ReshapesNetwork):
+            method.reshape_network(tasks, False)
         network.load_state_dict(checkpoint.without("network/", tensors))
         method.restore(checkpoint.unpack(header["method"], checkpoint.without("method/", tensors), torch.device("cpu")))
     except files.MISFITS as error:
-        raise files.misfit(folder / CHECKPOINT, error) from error
-    method.unshape_network()
+        raise files.misfit(folder.checkpoint, error) from error
+    if isinstance(method, RestoresStructure):
+        method.restore_structure()
     if {name: tensor.shape for name, tensor in network.state_dict().items()} != built:
         raise ModelError(f"{config.method} changes the network's structure, which a model cannot keep.")
     _check_linear(method, config, len(names))
@@ -73,9 +74,9 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
 def _images(
     about: dict[str, Any], config: Config, run: str | os.PathLike[str]
 ) -> tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ...], int]:
-    """Shape of the network's images, their normalisation, and the side that pictures are scaled to before they are cut."""
+    """Return shape, mean and standard deviation of the network's images, and the side to which images are scaled first."""
     kept = about.get("images")
-    if kept is None and "images" not in about:  # a run of an earlier amgc: the data know
+    if kept is None and "images" not in about:  # a run of an older version: ask the data set
         dataset = load(config.data, **config.data_options)
         augment = Augment.of(dataset)
         kept = None if dataset.is_features else {"shape": dataset.train.shape, "mean": augment.mean, "std": augment.std}
@@ -84,7 +85,7 @@ def _images(
             if augment.resized:
                 kept["shape"] = (dataset.train.shape[0], augment.size, augment.size)
     if kept is None:
-        raise ModelError(f"the run in {str(run)!r} was made on feature vectors, and has no extractor for pictures.")
+        raise ModelError(f"the run in {str(run)!r} was made on feature vectors, and has no extractor for images.")
     channels, height, width = kept["shape"]
     if height != width:
         raise ModelError(f"the run in {str(run)!r} has images of {height} × {width} pixels; a model's are square.")
@@ -92,7 +93,7 @@ def _images(
 
 
 def _check_linear(method: Method[Any], config: Config, classes: int) -> None:
-    """A probe: whatever a method's scores are made of, here they are those of a linear head, or they are not."""
+    """Check on random features that the method's scores are those of its linear head."""
     features = torch.rand(PROBES, method.network.dim, generator=torch.Generator().manual_seed(0))
     if len(method.head) == classes:
         with torch.no_grad():

@@ -13,12 +13,11 @@ import tiny
 import torch
 
 from amgc.data import Dataset, load
+from amgc.engine.model_from_run import model_from_run
 from amgc.engine.run import run
 from amgc.engine.session import Session
-from amgc.engine.takeover import model_from_run
 from amgc.engine.watch import Watch
 from amgc.methods.registry import methods
-from amgc.methods.ssre import SSRE
 from amgc.model import Model, ModelError
 
 pytestmark = pytest.mark.cpus
@@ -34,10 +33,10 @@ def finished(
     config = tiny.config(method, **changes)
     run(config, tmp_path / "run", dataset=dataset)
     session = Session(config, tmp_path / "run", Watch(), dataset)
-    session.resume()
+    session.checkpoints.restore()
     images = session.stream.test(len(session.stream) - 1)
     with torch.no_grad():
-        scores = torch.cat([session.method.scores(features) for features, _ in session.plain_features(images)])
+        scores = torch.cat([session.method.scores(features) for features, _ in session.features.extract(images)])
     pixels = images.take(torch.arange(len(images))).numpy()
     return tmp_path / "run", pixels[:, 0], scores.double(), list(session.stream.class_names)
 
@@ -74,7 +73,7 @@ def test_a_run_of_every_method_becomes_a_model_that_answers_the_same_or_is_refus
 
 def test_a_network_that_cannot_be_built_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, *_ = finished(tmp_path, "ssre")
-    monkeypatch.delattr(SSRE, "unshape_network")
+    tiny.variant(monkeypatch, "ssre", restore_structure=None)
     with pytest.raises(ModelError, match="ssre changes the network's structure"):
         model_from_run(folder, tmp_path / "model")
     assert not (tmp_path / "model").exists()

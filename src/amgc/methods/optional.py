@@ -1,0 +1,119 @@
+"""Methods that a `Method` may have beside the contract. The engine and the report call them if they exist.
+
+A protocol here is satisfied by having its method; there is nothing to inherit from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+
+    from amgc.methods.contract import PlainImages, Task
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class BeginsEpochs(Protocol):
+    def begin_epoch(self) -> None:
+        """Prepare for the next pass over the images."""
+
+
+@runtime_checkable
+class MakesViews(Protocol):
+    def views(
+        self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the network sees of a batch of augmented images, such as rotations or mixtures, and its labels.
+
+        `images` is the whole batch for any number of processes. If the network does not train, it holds its features (n, d)
+        instead. Classes that the method adds have labels from `len(task.seen)` on.
+        """
+
+
+@runtime_checkable
+class RepeatsFeatures(Protocol):
+    def repeats(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        """Return how often an epoch uses each row of a frozen network's features (n, d), as (n,); None means once.
+
+        All repetitions are shuffled together and `Batch.copy` tells them apart, so that a loss can derive something else from
+        each, such as pseudo features of an old class. It is called again when a run is resumed: what it prepares need not be
+        remembered.
+        """
+
+
+@runtime_checkable
+class TrainsSomeParameters(Protocol):
+    def trains(self, name: str) -> bool:
+        """Return whether this parameter of the network is trained in a task that trains the network."""
+
+
+@runtime_checkable
+class CollectsFromImages(Protocol):
+    def collect(self, task: Task, images: PlainImages) -> None:
+        """Make a pass over the task's images after its training and before `end`, with gradients if needed.
+
+        For a method that needs the images themselves, for instance for gradients or for an old network. The network is in
+        evaluation mode.
+        """
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class DelaysCheckpoints(Protocol):
+    def may_save(self, counts: Sequence[int]) -> bool:
+        """Return whether a checkpoint may be written now; `counts` are the numbers of images of the new classes.
+
+        False while a remembered mean is that of one image of several, because it would be that image's row of features. Must
+        become true no later than the end of the epoch.
+        """
+
+
+@runtime_checkable
+class ReshapesNetwork(Protocol):
+    def reshape_network(self, ended: int, begun: bool) -> None:
+        """Give the network the structure that it has after `ended` tasks, before a checkpoint is loaded.
+
+        With `begun`, the structure after the beginning of the next task, which is then `self.task`.
+        """
+
+
+@runtime_checkable
+class RestoresStructure(Protocol):
+    def restore_structure(self) -> None:
+        """After the last task, give the network the layers that it was built with; features in evaluation mode stay the same.
+
+        Needed to make a model from a run of a method that changes the network's structure.
+        """
+
+
+# ---- report ----------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class ReportsGaussians(Protocol):
+    def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+        """Return what is remembered of a class along axes (m, d): mean (m,), covariance (m, m), enlarged covariance.
+
+        The enlarged covariance is None for a class whose covariance the method does not enlarge.
+        """
+
+
+@runtime_checkable
+class TransformsFeatures(Protocol):
+    def transformed(self, features: torch.Tensor) -> torch.Tensor:
+        """Return features (n, d) in the space of the Gaussians that `gaussian` reports."""
+
+
+@runtime_checkable
+class ReportsMargins(Protocol):
+    def margins(self, *, pairs: bool) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """Return m_k of each seen class (K,), 0 for classes without a margin.
+
+        With `pairs` also by how much class k must beat class j, (K, K). None if the method has no margins.
+        """

@@ -1,0 +1,90 @@
+"""Read and write tensors: safetensors files with a JSON header, written atomically and checked when they are read.
+
+No pickle. The metadata of a file holds a JSON text (key `amgc`) with its kind, version, header and the SHA-256 of header and
+tensors. A truncated, damaged or foreign file is rejected before its contents are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from amgc.files import FileFormatError, atomic, plain_json
+
+VERSION = 1
+
+
+def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write `tensors` and `header` to `path` atomically."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+    header = plain_json(header)
+    text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
+    with atomic(path) as temporary:
+        try:
+            safetensors.torch.save_file(tensors, temporary, metadata={"amgc": text})
+        except SafetensorError as error:  # a full disk is reported only as a number in the text
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(path)) from error
+
+
+def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the header and the tensors of a file that `write` made with the same `kind`."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
+    try:
+        text = metadata(path).get("amgc")
+        about = json.loads(text) if text else None
+        tensors = read_tensors(path) if text else {}
+    except RuntimeError:  # it could not be opened: deleted since, or no permission
+        Path(path).open("rb").close()  # raises the error that says which
+        raise
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is damaged or not a model file ({error}); restore it from a copy."
+        ) from error
+    if not isinstance(about, dict) or not isinstance(about.get("header"), dict):
+        raise FileFormatError(f"{os.fspath(path)!r} was not written by amgc.")
+    if about.get("kind") != kind:
+        raise FileFormatError(f"{os.fspath(path)!r} holds a {about.get('kind')!r}, not a {kind!r}.")
+    if about.get("version") != VERSION:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} has file version {about.get('version')}; this amgc reads version {VERSION}."
+        )
+    if about.get("sha256") != _digest(about["header"], tensors):
+        raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
+    return about["header"], tensors
+
+
+def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the metadata of any safetensors file; files made by `write` have the key `amgc`."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Return the tensors of any safetensors file, sorted by name, each copied into memory that torch allocated.
+
+    safetensors returns views of the file's buffer, aligned to 8 bytes; torch aligns its memory to 64 bytes. On some CPUs MKL
+    sums in another order if the alignment differs, and a resumed run would then differ from an uninterrupted one.
+    """
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+
+
+def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, tensor in tensors.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
