@@ -20,7 +20,7 @@ from _kept import kept
 from ablation import DOUBTFUL, cells
 from competitors import FROZEN, TRAINED
 
-from amgc.features.options import PatchesOptions
+from amgc.features.builtin import PatchesOptions
 from amgc.files import atomic
 from amgc.report.paper import PRESETS, figures, toml
 

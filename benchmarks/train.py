@@ -27,12 +27,13 @@ from torch.utils.data import Dataset as TorchDataset
 
 from amgc.data import Augment, Dataset, Images
 from amgc.engine.checkpoint import Position
-from amgc.engine.config import Config, merged
+from amgc.engine.config import Config
 from amgc.engine.session import Session
 from amgc.engine.training import train
 from amgc.engine.watch import Watch
 from amgc.features import build
 from amgc.methods.registry import find
+from amgc.options import merged
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 BATCH, CLASSES, LR = 128, 10, 0.1

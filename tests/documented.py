@@ -28,6 +28,6 @@ def entry() -> Entry:
         path = Path(folder) / "elwf.py"
         path.write_text(code())
         found = find(str(path))
-    del registry._ENTRIES[found.name]
+    del registry.METHODS.entries[found.name]
     assert found.name == NAME
     return found

@@ -43,7 +43,7 @@ def short_run(seed: int, **changes: Any) -> Metrics:
 
 def test_on_digits_it_forgets_less_than_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    monkeypatch.setattr(registry.METHODS, "entries", dict(registry.METHODS.entries))
     Path("elwf.py").write_text(documented.code())
     short = ["--first.epochs", "10", "--later.epochs", "5", "--quiet"]
     assert main(["run", "digits", "--method", "finetune", "elwf.py", *short]) == 0
@@ -57,7 +57,7 @@ def test_on_digits_it_forgets_less_than_fine_tuning(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_its_distillation_helps(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    monkeypatch.setattr(registry.METHODS, "entries", dict(registry.METHODS.entries))
     whole, without = short_run(seed), short_run(seed, distillation=0.0)
     assert whole.average_incremental_accuracy > without.average_incremental_accuracy + 0.02
 
@@ -95,7 +95,7 @@ def test_the_loss_is_cross_entropy_and_the_squared_change_of_the_features() -> N
 def test_its_means_are_of_unit_features_and_no_copy_of_the_network_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._ENTRIES, documented.NAME, documented.entry())
+    monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())
     lines = run(tiny.config(documented.NAME), tmp_path, dataset=tiny.images())
     _, tensors = tiny.saved(tmp_path)
     assert tensors["method/means"].shape == (6, tiny.DIM) and lines[-1]["kept_bytes"] == 6 * tiny.DIM * 4

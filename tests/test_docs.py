@@ -159,6 +159,8 @@ def draw_photos(folder: Path, kinds: tuple[str, str] = ("cat", "dog"), levels: t
         path = folder / ("test" if number >= 40 else "train") / kind / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
+    rows = [f"{path.relative_to(folder).as_posix()},{path.parent.name}" for path in sorted(folder.glob("*/*/*.png"))]
+    (folder / "labels.csv").write_text("\n".join(["file,label", *rows]))
 
 
 def cifar_folder() -> Path | None:

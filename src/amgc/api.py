@@ -322,7 +322,7 @@ def load_run(path: str | os.PathLike[str]) -> Runs:
 
 
 def _arguments(preset: str | None, method: Any, data: str | None, features: str | None) -> list[str]:
-    """Return what `cli.choice.look` reads to find the flags that there are."""
+    """Return what `cli.choice.choose` reads to find the flags that there are."""
     arguments = [] if preset is None else [preset]
     for flag, values in (("--method", _names(method)), ("--data", _names(data)), ("--features", _names(features))):
         arguments += [flag, *values] if values else []
@@ -338,11 +338,11 @@ def _column(arguments: Sequence[str], tasks: int | None, settings: dict[str, Any
 
 def _parsed(arguments: Sequence[str], settings: dict[str, Any]) -> Parsed:
     """Return the configs that `cli.flags.parse` makes of flags, from Python values."""
-    from amgc.cli.choice import look
+    from amgc.cli.choice import choose
     from amgc.cli.flags import SPLIT, Parsed, data_flags, features_flags, make_config
-    from amgc.engine.config import merged
+    from amgc.options import merged
 
-    choice = look(arguments)
+    choice = choose(arguments)
     preset = choice.preset
     left = dict(settings)
     options = {

@@ -7,8 +7,8 @@ import pytest
 from amgc.cli import presets
 from amgc.cli.flags import parse
 from amgc.cli.main import main
-from amgc.data import sources
-from amgc.features.options import OPTIONS
+from amgc.data import data_sets
+from amgc.features import extractors
 from amgc.methods.contract import described
 from amgc.methods.registry import find, methods
 
@@ -134,7 +134,7 @@ def test_help_names_every_hyper_parameter_with_its_source(name, capsys, monkeypa
 def test_a_preset_names_what_exists(name):
     found = presets.named(name)
     assert found.about and found.cost
-    assert found.data in sources() and found.features in OPTIONS
+    assert found.data in data_sets() and found.features in extractors()
     assert list(parse([name]).configs) == list(found.methods)
 
 
@@ -145,9 +145,9 @@ def test_a_preset_names_what_exists(name):
         ("[hypr]\nx = 1", "did you mean [hyper]?"),
         ("[hyper.first]\nepoch = 5", "there is no setting 'first.epoch'; did you mean 'epochs'?"),
         ('[hyper.first]\nepochs = "x"', "first.epochs must be int, not 'x'."),
-        ("[only.amcg]\nmargin = 1", "Did you mean 'amgc'?"),
+        ("[only.amcg]\nmargin = 1", "did you mean 'amgc'?"),
         ("[only.amgc]\nmargn = 1", "did you mean 'margin'?"),
-        ("[paper]\namcg = { LA = 1.0 }", "Did you mean 'amgc'?"),
+        ("[paper]\namcg = { LA = 1.0 }", "did you mean 'amgc'?"),
         ("[machine]\ndevice = 'gpu'", "device must be one of auto, cpu, cuda"),
         ("[data_options]\nsize = 3", "has no option 'size'"),
         ("[features_options]\nwitdh = 3", "has no option 'witdh'"),
@@ -166,7 +166,7 @@ def test_what_is_wrong_in_a_preset_is_told_with_its_file(text, said, capsys):
     [
         (["rnu"], "did you mean 'amgc run'?"),
         (["run", "digit"], "did you mean 'digits'?"),
-        (["run", "--method", "amgd"], "Did you mean 'amgc'?"),
+        (["run", "--method", "amgd"], "did you mean 'amgc'?"),
         (["run", "--data", "digts"], "did you mean 'digits'?"),
         (["run", "--features", "resnt18"], "did you mean 'resnet18'?"),
         (["run", "digits", "--first.epoch", "3"], "--first.epochs"),

@@ -1,4 +1,4 @@
-"""The commands for own pictures."""
+"""The commands for models of your own images."""
 
 from __future__ import annotations
 
@@ -241,4 +241,4 @@ def test_help_names_the_commands(capsys):
         assert main([name, "--help"]) == 0
         assert "MODEL" in capsys.readouterr().out
     assert main(["--help"]) == 0
-    assert "own pictures" in capsys.readouterr().out
+    assert "own images" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from amgc.methods.registry import methods
 @pytest.fixture(params=[*methods(), documented.NAME])
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == documented.NAME:
-        monkeypatch.setitem(registry._ENTRIES, documented.NAME, documented.entry())
+        monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())
     return str(request.param)
 
 

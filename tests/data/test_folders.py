@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from amgc.data import Augment, CorruptImageError, TaskStream, folders, load
+from amgc.data import Augment, CorruptImageError, TaskStream, load
 from amgc.data.decode import Files
 from amgc.data.images import InMemory, Mapped
+from amgc.data.sets import folders
 
 COLOURS = {"ant": (250, 0, 0), "bee": (0, 250, 0), "owl": (0, 0, 250)}
 
@@ -237,7 +238,7 @@ def test_the_stored_class_list_is_numpys_shuffle_with_seed_1993() -> None:
 
 def test_the_class_list_may_have_the_line_ends_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = folders.subset_places()
-    content = (resources.files("amgc.data") / folders.LIST).read_bytes()
+    content = (resources.files("amgc.data.sets") / folders.LIST).read_bytes()
     (tmp_path / folders.LIST).write_bytes(content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
     monkeypatch.setattr(folders.resources, "files", lambda _: tmp_path)
     assert folders.subset_places() == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from amgc.data import Dataset, Images, arrays, load, options, source, sources
+from amgc.data import Dataset, Images, data_set, data_sets, load, option
 from amgc.data.images import InMemory, Mapped, in_memory
+from amgc.data.registry import DATA_SETS
+from amgc.data.sets import arrays
 
 
 def numbered(count: int) -> np.ndarray[Any, Any]:
@@ -229,27 +232,41 @@ def test_an_unknown_name_or_option_is_refused_with_the_known_ones() -> None:
         load("folder:x", root="y")
 
 
-def test_options_are_the_keywords_of_a_source() -> None:
-    assert options("cifar100") == {"download": False, "verify": True}
-    assert options("digits") == {}
+def test_options_are_the_keywords_of_load() -> None:
+    assert asdict(data_sets()["cifar100"].options) == {"download": False, "verify": True}
+    assert asdict(data_sets()["digits"].options) == {}
+    with pytest.raises(TypeError, match=r"digits has no option 'size'; it has none"):
+        load("digits", size=3)
 
 
-def test_a_new_source_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources()  # the package's own modules register themselves when first imported: now, and not below
-    monkeypatch.setattr("amgc.data.registry._sources", {})
+@pytest.mark.parametrize("name", list(data_sets()))
+def test_every_option_has_a_help_text(name: str) -> None:
+    assert data_sets()[name].summary
+    assert all(field.metadata["help"] for field in fields(data_sets()[name].options))
 
-    @source("nothing")
-    def nothing(root: Path, count: int = 2) -> Dataset:
+
+def test_a_new_data_set_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    data_sets()  # the package's own modules register themselves when first imported: now, and not below
+    monkeypatch.setattr(DATA_SETS, "entries", {})
+
+    @dataclass(frozen=True)
+    class Options:
+        count: int = option(2, "number of images")
+
+    @data_set("nothing", Options())
+    def nothing(root: Path, options: Options) -> Dataset:
         """Black squares."""
-        images = Images.of(numbered(count), range(count))
-        return Dataset(images, images, tuple(map(str, range(count))), "nothing")
+        images = Images.of(numbered(options.count), range(options.count))
+        return Dataset(images, images, tuple(map(str, range(options.count))), "nothing")
 
-    assert sources() == {"nothing": "Black squares."}
+    assert {name: entry.summary for name, entry in data_sets().items()} == {"nothing": "Black squares."}
     assert len(load("nothing", count=3).train) == 3
-    with pytest.raises(ValueError, match="two sources called 'nothing'"):
-        source("nothing")(lambda root: load("digits"))
+    with pytest.raises(ValueError, match="count must be int, not 'many'"):
+        load("nothing", count="many")
+    with pytest.raises(ValueError, match="two data sets called 'nothing'"):
+        data_set("nothing")(lambda root, options: load("digits"))
 
 
-def test_listing_the_sources_imports_no_torch() -> None:
-    code = "import sys; from amgc.data import sources; assert len(sources()) >= 6; sys.exit('torch' in sys.modules)"
+def test_listing_the_data_sets_imports_no_torch() -> None:
+    code = "import sys; from amgc.data import data_sets; assert len(data_sets()) >= 6; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from amgc.features.extractor import Extractor, evaluating, freeze_batchnorm
-from amgc.features.options import OPTIONS, Options
-from amgc.features.registry import _FACTORIES, build, extractor, names
+from amgc.features.registry import EXTRACTORS, Options, build, extractors, feature_extractor
+from amgc.options import option
 
-OURS = [name for name in names() if name not in ("timm", "patches")]  # patches have no weights: test_patches.py
+OURS = [name for name in extractors() if name not in ("timm", "patches")]  # patches have no weights: test_patches.py
 VARIANTS = [
     ("convnet", {}, (8, 28, 32)),
     ("convnet", {"dim": 128}, (8, 32)),
@@ -196,28 +196,26 @@ def test_evaluating_puts_every_layer_back_into_its_own_mode() -> None:
 
 
 def test_names_and_options_are_read_without_importing_torch() -> None:
-    code = "import sys; from amgc.features import names; from amgc.features.options import OPTIONS; names()"
+    code = "import sys; from amgc.features import extractors; extractors()"
     result = subprocess.run([sys.executable, "-c", f"{code}; print('torch' in sys.modules)"], capture_output=True)
     assert result.stdout.split() == [b"False"], result.stderr.decode()
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list(extractors()))
 def test_every_option_has_a_help_text_and_every_extractor_accepts_weights(name: str) -> None:
-    options = {field.name: field for field in fields(OPTIONS[name])}
+    options = {field.name: field for field in fields(extractors()[name].options)}
     assert "weights" in options
     assert all(field.metadata["help"] for field in options.values())
 
 
 def test_a_new_extractor_is_a_dataclass_and_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amgc.features.registry.OPTIONS", OPTIONS)
-    for table in (OPTIONS, _FACTORIES):
-        monkeypatch.setitem(table, "mine", None)  # so that it is forgotten after this test
+    monkeypatch.setattr(EXTRACTORS, "entries", dict(extractors()))  # so that it is forgotten after this test
 
     @dataclass(frozen=True)
     class MineOptions(Options):
-        dim: int = 5
+        dim: int = option(5, "number of features")
 
-    @extractor("mine", MineOptions)
+    @feature_extractor("mine", MineOptions())
     class Mine(Extractor):
         def __init__(self, image_shape: tuple[int, int, int], options: MineOptions) -> None:
             super().__init__()
@@ -249,5 +247,7 @@ def test_a_wrong_name_or_option_is_named_in_the_error(name: str, options: dict, 
 
 
 def test_an_unknown_option_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(TypeError, match="resnet18 has no option 'depth'; its options are weights, stem, width"):
-        build("resnet18", image_shape=(3, 32, 32), depth=4)
+    with pytest.raises(TypeError, match="resnet18 has no option 'blocks'; its options are weights, stem, width"):
+        build("resnet18", image_shape=(3, 32, 32), blocks=4)
+    with pytest.raises(TypeError, match=r"no option 'widht'; did you mean 'width'\?"):
+        build("resnet18", image_shape=(3, 32, 32), widht=0.5)

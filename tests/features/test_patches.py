@@ -13,7 +13,7 @@ import torch
 from amgc.data import Images
 from amgc.features import build
 from amgc.features import patches as module
-from amgc.features.options import PatchesOptions
+from amgc.features.builtin import PatchesOptions
 from amgc.features.patches import Patches
 from amgc.features.weights import load_extractor, save_extractor
 

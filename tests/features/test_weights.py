@@ -12,7 +12,7 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
-from amgc.features.registry import build, names
+from amgc.features.registry import build, extractors
 from amgc.features.weights import load_extractor, load_weights, read_weights, save_extractor
 
 pytestmark = pytest.mark.cpus
@@ -34,7 +34,7 @@ def network() -> Extractor:
     return network
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name not in ("timm", "patches")])
+@pytest.mark.parametrize("name", [name for name in extractors() if name not in ("timm", "patches")])
 def test_a_saved_extractor_comes_back_with_its_options_and_the_same_features(name: str, tmp_path: Path) -> None:
     saved = build(name, image_shape=SHAPE)
     saved(torch.randn(4, *SHAPE))
@@ -87,7 +87,7 @@ def test_a_file_that_names_a_place_to_get_a_model_from_is_refused_before_anythin
     header = {"extractor": name, "image_shape": SHAPE, "options": {"model": model, "pretrained": True}}
     tensor_files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
     monkeypatch.setattr("amgc.features.weights.build", lambda *_, **__: pytest.fail("something was built"))
-    with pytest.raises(files.FileFormatError, match="no plain name of timm's"):
+    with pytest.raises(files.FileFormatError, match="not a plain name of timm's"):
         load_extractor(tmp_path / "net.safetensors")
 
 

@@ -102,7 +102,7 @@ def test_a_method_comes_from_a_file_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         "from amgc.methods.contract import Hyper, Method, Phase\nfrom amgc.methods.registry import method\n\n"
-        '@method("mine", Hyper(Phase(epochs=1), Phase(epochs=1)))\nclass Mine(Method[Hyper]):\n    """Mine alone."""\n'
+        '@method("mine-alone", Hyper(Phase(epochs=1), Phase(epochs=1)))\nclass Mine(Method[Hyper]):\n    """Mine alone."""\n'
     )
     before = dict(methods())
     try:
@@ -112,8 +112,8 @@ def test_a_method_comes_from_a_file_of_ones_own(tmp_path: Path) -> None:
     finally:
         from amgc.methods import registry
 
-        registry._ENTRIES.clear()
-        registry._ENTRIES.update(before)
+        registry.METHODS.entries.clear()
+        registry.METHODS.entries.update(before)
 
 
 def test_a_file_without_a_method_says_what_is_missing(tmp_path: Path) -> None:

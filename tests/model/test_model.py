@@ -285,10 +285,10 @@ def test_info_says_what_is_kept_and_what_not(make):
     about = make("cat", "dog").info()
     assert about.classes == {"cat": 30, "dog": 30} and about.images == 60 and about.covariance == "shared"
     assert about.bytes.keys() == {"manifest.json", "extractor-000002.safetensors", "classes-000002.safetensors"}
-    assert any("no fragment" in line for line in about.kept) and any("no image or part" in line for line in about.not_kept)
+    assert any("no fragment" in line for line in about.kept) and any("parts of images" in line for line in about.not_kept)
     fragments = make("cat", name="fragments", draw="patches").info()
     assert any("fragments of the first images" in line for line in fragments.kept)
-    assert not any("part of" in line for line in fragments.not_kept)
+    assert not any("parts of" in line for line in fragments.not_kept)
 
 
 def test_info_names_classes_of_one_or_two_images(make):

@@ -1,87 +1,113 @@
-"""The first look at the arguments of `amgc run`: preset, methods, data and features decide which flags there are."""
+"""Read the preset, methods, data set and extractor from the arguments of `amgc run`. They decide which other flags exist."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+from amgc import registry
 from amgc.cli import presets
 from amgc.cli.errors import UsageError
 from amgc.cli.presets import Preset
-from amgc.data import sources
-from amgc.features.options import OPTIONS
-from amgc.methods.registry import Entry, find
+from amgc.data import registry as data_sets
+from amgc.features import registry as extractors
+from amgc.methods import registry as methods
+from amgc.options import alternatives
+from amgc.registry import absolute_name, is_file, split_name
 
-# Without a preset: as the paper does, and a small network for small digits.
+# Without a preset: a small network for small digits, and else the networks of the paper.
 USUAL_FEATURES = {"digits": "convnet"}
 USUAL_STEMS = {"tiny-imagenet": "imagenet", "imagenet-subset": "imagenet", "folder": "imagenet"}
 USUAL_TASKS = 10
 
 
+E = TypeVar("E", bound=registry.Entry[Any])
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[E]):
+    """A data set or an extractor: its name as a config stores it, and its options with the values of the preset.
+
+    from_preset : whether the preset names the same data set or extractor; only then its options apply.
+    """
+
+    name: str
+    entry: E
+    options: Any
+    from_preset: bool
+
+
 @dataclass(frozen=True)
 class Choice:
-    """What is to be run, before its settings are known."""
+    """What to run, before its settings are known."""
 
     preset: Preset
-    methods: dict[str, Entry]  # by the name or the path that was given
-    data: str
-    features: str
+    methods: dict[str, methods.Entry]  # by the name, or the absolute path of the file
+    data: Chosen[data_sets.Entry]
+    features: Chosen[extractors.Entry]
     name: str  # of the run's folder
 
     @property
-    def data_kind(self) -> str:
-        return self.data.partition(":")[0]
+    def has_root(self) -> bool:
+        """Whether the data set has an option `root`: not if its name contains the path."""
+        return self.data.entry.root == "optional" and not split_name(self.data.name)[1]
 
     @property
-    def features_kind(self) -> str:
-        return self.features.partition(":")[0]
+    def root(self) -> str | None:
+        """The preset's folder with the data."""
+        return self.preset.data_options.get("root") if self.data.from_preset else None
 
 
-def look(arguments: Sequence[str]) -> Choice:
-    """PRESET comes first, if it comes; `--method`, `--data` and `--features` stand anywhere."""
+def choose(arguments: Sequence[str]) -> Choice:
+    """Return what the arguments choose. PRESET, if given, comes first; the flags may be anywhere."""
     positional = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    data = _last(arguments, "data")
-    known = list(sources())
+    named_data = _last(arguments, "data")
     if positional is None:
-        preset = presets.named(presets.DEFAULT) if data is None else _without_preset(data)
-    elif positional.partition(":")[0] in known and positional not in presets.names():
-        preset = _without_preset(positional)
+        preset = presets.named(presets.DEFAULT) if named_data is None else _without_preset(named_data)
     elif positional.endswith(".toml") or positional in presets.names():
         preset = presets.named(positional)
+    elif split_name(positional)[0] in data_sets.data_sets() or is_file(split_name(positional)[0]):
+        preset = _without_preset(positional)
     else:
-        everything = [*presets.names(), *known]
-        close = difflib.get_close_matches(positional, everything, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"presets are {', '.join(presets.names())}."
-        raise UsageError(f"{positional!r} is neither a preset nor a data source nor a .toml file; {hint}")
-    data = data or preset.data
-    _check(data.partition(":")[0], known, "data source")
-    features = _last(arguments, "features") or preset.features
-    _check(features.partition(":")[0], list(OPTIONS), "feature extractor")
+        others = alternatives(positional, [*presets.names(), *data_sets.data_sets()])
+        raise UsageError(f"{positional!r} is neither a preset nor a data set nor a .toml or .py file; {others}")
+    options = {key: value for key, value in preset.data_options.items() if key != "root"}
+    data = _chosen(data_sets.find, named_data or preset.data, preset, preset.data, options)
+    named_features = _last(arguments, "features") or preset.features
+    features = _chosen(extractors.find, named_features, preset, preset.features, preset.features_options)
     names = _values(arguments, "method")
     if positional is None and len(names) > 1 and names[-1] in presets.names():
         raise UsageError(f"{names[-1]!r} is a preset: name it first, amgc run {names[-1]} --method {' '.join(names[:-1])}")
-    methods = {_absolute(name): find(name) for name in names or preset.methods}
-    unlike = {entry.name for entry in methods.values()}
+    chosen = {absolute_name(name): methods.find(name) for name in names or preset.methods}
+    unlike = {entry.name for entry in chosen.values()}
     if len(unlike) < len(names):
         raise UsageError(f"each method can be named once; not {' '.join(names)}.")
-    stem = short_name(data) if not preset.path else preset.name
-    return Choice(preset, methods, data, features, stem if preset.path else f"{stem}-{'-'.join(sorted(unlike))[:60]}")
+    name = preset.name if preset.path else f"{short_name(data.name)}-{'-'.join(sorted(unlike))[:60]}"
+    choice = Choice(preset, chosen, data, features, name)
+    if choice.root is not None and not choice.has_root:
+        raise UsageError(f"{preset.path}: {data.name} has no option 'root'.")
+    return choice
+
+
+def _chosen(find: Callable[[str], E], name: str, preset: Preset, theirs: str, options: dict[str, Any]) -> Chosen[E]:
+    """Return the data set or extractor called `name`, with the preset's options if it is `theirs`, the preset's."""
+    name = absolute_name(name)
+    entry = find(name)
+    same = split_name(name)[0] == split_name(absolute_name(theirs))[0]
+    with preset.blamed():
+        return Chosen(name, entry, entry.with_options(options if same else {}), same)
 
 
 def _without_preset(data: str) -> Preset:
-    kind = data.partition(":")[0]
+    kind = split_name(data)[0]
     stem = {"stem": USUAL_STEMS[kind]} if kind in USUAL_STEMS else {}
-    return Preset(data=data, features=_usual_features(data), features_options=stem, tasks=USUAL_TASKS)
-
-
-def _usual_features(data: str) -> str:
-    return USUAL_FEATURES.get(data.partition(":")[0], "resnet18")
+    return Preset(data=data, features=USUAL_FEATURES.get(kind, "resnet18"), features_options=stem, tasks=USUAL_TASKS)
 
 
 def _values(arguments: Sequence[str], flag: str) -> list[str]:
-    """What was given after `--flag`, or after its last occurrence."""
+    """Return the values after the last `--flag`."""
     values: list[str] = []
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
@@ -99,19 +125,7 @@ def _last(arguments: Sequence[str], flag: str) -> str | None:
     return values[0] if values else None
 
 
-def _check(name: str, known: list[str], what: str) -> None:
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise UsageError(f"there is no {what} {name!r}; {hint}there are {', '.join(known)}.")
-
-
-def _absolute(method: str) -> str:
-    """A method's file is found again from another folder, when the run is resumed."""
-    return str(Path(method).resolve()) if method.endswith(".py") else method
-
-
 def short_name(data: str) -> str:
-    """Of a data source, for a folder: of one with a path, the last part of it."""
-    kind, _, path = data.partition(":")
-    return Path(path).resolve().stem or kind if path else kind
+    """Return a name for a folder: the name of a data set, or the last part of its path without the suffix."""
+    kind, path = split_name(data)
+    return Path(path).resolve().stem or kind if path else Path(kind).stem if is_file(kind) else kind

@@ -116,7 +116,7 @@ def check(given: Compare, run_flags: Sequence[str]) -> None:
     if given.tasks and (other := flags & {"--sizes", "--first-classes", "--increment"}):
         raise UsageError(f"--tasks and {min(other)} both define the tasks; use only one of them.")
     for name in given.data:
-        if name in methods() or name.endswith(".py"):
+        if name in methods():
             raise UsageError(f"{name!r} is a method; methods come first: amgc compare {name} --data …")
     for name in given.methods:
         if name in names() and name not in methods():
@@ -157,7 +157,8 @@ def make_cells(
         first += ["--data", data] if given.preset is not None and data is not None else []
         for tasks in given.tasks or (None,):
             one = column([*first, *chosen], tasks, run_flags)
-            name = column_name(given, one.choice.preset.name, one.choice.data), tasks_name(next(iter(one.configs.values())))
+            names = column_name(given, one.choice.preset.name, one.choice.data.name)
+            name = names, tasks_name(next(iter(one.configs.values())))
             if name in parsed:
                 raise UsageError(f"Two columns of the grid have the same name: {name[0]}, T = {name[1]}.")
             parsed[name] = one

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional, arg
 
+from amgc.registry import Entry
+
 
 @dataclass(frozen=True)
 class List:
-    """What there is, by name."""
+    """List what is available, by name."""
 
     what: Annotated[Positional[Literal["methods", "data", "features", "presets"]], arg(help="which kind")]
-    verbose: Annotated[bool, arg(aliases=["-v"], help="also hyper-parameters, options, or what a preset costs")] = False
+    verbose: Annotated[bool, arg(aliases=["-v"], help="also hyper-parameters, options, or the cost of a preset")] = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,46 +30,30 @@ def main(arguments: Sequence[str]) -> int:
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    for name, about, more in _entries(given.what):
-        table.add_row(Text(name, style="bold"), Text(about))
-        for line in more if given.verbose else ():
+    for name, summary, details in _entries(given.what):
+        table.add_row(Text(name, style="bold"), Text(summary))
+        for line in details if given.verbose else ():
             table.add_row("", Text(line, style="dim"))
     console().print(table)
     return 0
 
 
 def _entries(what: str) -> list[tuple[str, str, list[str]]]:
-    """Name, one line, and more lines."""
-    if what == "methods":
-        from amgc.methods.contract import described
-        from amgc.methods.registry import methods
+    """Return name, summary and details of each entry."""
+    if what == "presets":
+        from amgc.cli import presets
 
-        return [
-            (
-                name,
-                entry.summary,
-                [f"{own} = {getattr(entry.hyper, own)}: {text}" for own, _, text, _ in described(type(entry.hyper))],
-            )
-            for name, entry in methods().items()
-        ]
-    if what == "data":
-        from amgc.data import options, sources
+        found = [presets.named(name) for name in presets.names()]
+        return [(p.name, p.about, [f"methods: {', '.join(p.methods)}", f"cost: {p.cost}", f"file: {p.path}"]) for p in found]
+    from amgc.data import data_sets
+    from amgc.features import extractors
+    from amgc.methods.registry import methods
 
-        return [(name, text, [f"{key} = {value}" for key, value in options(name).items()]) for name, text in sources().items()]
-    if what == "features":
-        from dataclasses import fields
+    kinds: dict[str, Callable[[], Mapping[str, Entry[Any]]]]
+    kinds = {"methods": methods, "data": data_sets, "features": extractors}
+    return [(entry.name, entry.summary, _options(entry.options)) for entry in kinds[what]().values()]
 
-        from amgc.features.options import OPTIONS
 
-        return [
-            (
-                name,
-                (kind.__doc__ or "").strip().split("\n")[0],
-                [f"{f.name} = {f.default}: {f.metadata['help']}" for f in fields(kind)],
-            )
-            for name, kind in sorted(OPTIONS.items())
-        ]
-    from amgc.cli import presets
-
-    found = [presets.named(name) for name in presets.names()]
-    return [(p.name, p.about, [f"methods: {', '.join(p.methods)}", f"cost: {p.cost}", f"file: {p.path}"]) for p in found]
+def _options(options: Any) -> list[str]:
+    """Return a line for each option. Phases, which all methods have, are left out."""
+    return [f"{f.name} = {getattr(options, f.name)}: {f.metadata['help']}" for f in fields(options) if "help" in f.metadata]

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from amgc.cli.errors import UsageError
-from amgc.engine.config import Machine, merged
+from amgc.engine.config import Machine
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import Entry, find
+from amgc.options import merged
 from amgc.report.paper import PRESETS as FOLDER
 from amgc.report.paper import toml
 

@@ -11,8 +11,8 @@ from typing import Any
 import tyro
 
 from amgc.cli.errors import UsageError
-from amgc.cli.flags import QUICK, UNSET, Flag, machine_flags, make_struct, unset
 from amgc.cli.jobs import GRID
+from amgc.cli.tyro_flags import QUICK, UNSET, Flag, Group, make_struct, option_flags, unset
 from amgc.engine.config import Machine
 
 DESCRIPTION = "Continue a run from its last checkpoint, or all unfinished runs of a folder."
@@ -23,8 +23,8 @@ def main(arguments: Sequence[str]) -> int:
         Flag("run", tyro.conf.Positional[str], tyro.MISSING, "folder of one or several runs", "RUN"),
         Flag("quiet", bool, False, "print only the result"),
     ]
-    machine = [unset(row, "(default: as before)") for row in machine_flags(Machine())]
-    made = make_struct("Resume", rows, {"machine": ("", "", machine)})
+    machine = [unset(row, "(default: as before)") for row in option_flags(Machine())]
+    made = make_struct("Resume", rows, {"machine": Group("", "", machine)})
     given: Any = tyro.cli(made, args=list(arguments), prog="amgc resume", description=DESCRIPTION, config=QUICK)
     folder = Path(given.run)
     if not folder.is_dir():

@@ -84,5 +84,5 @@ def paper(parsed: Parsed) -> dict[str, dict[str, float]]:
     """Return the paper's numbers of the preset, if data and tasks are those of the preset."""
     preset, config = parsed.choice.preset, next(iter(parsed.configs.values()))
     split = [getattr(config, name) or None for name in SPLIT] == [getattr(preset, name) or None for name in SPLIT]
-    same = split and parsed.choice.data == preset.data and not (config.classes or preset.classes)
+    same = split and parsed.choice.data.name == preset.data and not (config.classes or preset.classes)
     return {name: figures for name, figures in preset.paper.items() if same and name in parsed.configs}

@@ -1,4 +1,4 @@
-"""Where images come from, how they are augmented, and how classes are split into tasks.
+"""Data sets, augmentation, and the split of classes into tasks.
 
 >>> from amgc.data import Augment, TaskStream, class_order, load, split_tasks
 >>> digits = load("digits")
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amgc.data.registry import data_set, data_sets, load
 from amgc.lazy import lazy_names
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.data.augment import Augment, Chance
     from amgc.data.decode import CorruptImageError
     from amgc.data.images import Dataset, Images
-    from amgc.data.registry import load, options, source, sources
     from amgc.data.tasks import TaskStream, class_order, order_of, split_tasks
 
 __all__ = [
@@ -28,22 +29,21 @@ __all__ = [
     "Images",
     "TaskStream",
     "class_order",
+    "data_set",
+    "data_sets",
     "load",
-    "options",
+    "option",
     "order_of",
-    "source",
-    "sources",
     "split_tasks",
 ]
 
-# Imported when first used: `amgc list data` then costs no torch.
+# These need torch. They are imported when first used, so that `amgc list data` does not wait for it.
 __getattr__ = lazy_names(
     __name__,
     {
         "augment": ("Augment", "Chance"),
         "decode": ("CorruptImageError",),
         "images": ("Dataset", "Images"),
-        "registry": ("load", "options", "source", "sources"),
         "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),
     },
 )

@@ -1,81 +1,89 @@
-"""Data sets by name: `load("digits")`, `load("folder:my/photos", size=96)`. A new source is one decorated function."""
+"""Data sets by name: `load("digits")`, `load("folder:my/photos", size=96)`, `load("my_data.py")`. Free of torch.
+
+A data set is a function `(root, options) -> Dataset` with a decorator; docs/add-a-data-set.md shows one.
+"""
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from amgc import registry
+from amgc.options import NoOptions
 
 if TYPE_CHECKING:
     from amgc.data.images import Dataset
 
 MEMORY = 4 << 30  # bytes of pixels kept in memory: CIFAR-100 needs 0.2 GB, Tiny-ImageNet 1.4, ImageNet-Subset 26
 
-Builder: TypeAlias = "Callable[..., Dataset]"
-_sources: dict[str, Builder] = {}
-_MODULES = ("arrays", "cifar", "folders")  # the sources of this package; imported when a name is first asked for
+Root: TypeAlias = Literal["optional", "required", "unused"]
+Function = TypeVar("Function", bound="Callable[[Path, Any], Dataset]")
 
 
-def source(name: str) -> Callable[[Builder], Builder]:
-    """Register a function `(root, **options) -> Dataset` under a name.
+@dataclass(frozen=True)
+class Entry(registry.Entry[Any]):
+    """A registered data set. `root` says where it reads files: see `data_set`."""
 
-    Its first docstring line is what `amgc list data` shows; its keyword arguments are the options of `load`. With a
-    colon in the call (`load("folder:PATH")`), what follows the colon is the root.
+    root: Root = "optional"
+
+
+DATA_SETS: registry.Registry[Entry] = registry.Registry("data set", "amgc.data.sets", "@data_set(name, options)")
+
+
+def data_set(name: str, options: Any = None, *, root: Root = "optional") -> Callable[[Function], Function]:
+    """Register a function `(root, options) -> Dataset` under a name.
+
+    The first line of its docstring is what `amgc list data` shows.
+
+    options : a frozen dataclass of options with their defaults; without it there are none.
+    root : "optional" if the data are in `$AMGC_DATA` or the folder `data` unless `NAME:PATH` or `root=` says otherwise,
+        "required" if a path has to be given, "unused" if no files are read.
     """
 
-    def register(build: Builder) -> Builder:
-        if name in _sources and _sources[name] is not build:
-            raise ValueError(f"there are two sources called {name!r}: {_sources[name].__module__}, {build.__module__}.")
-        _sources[name] = build
-        return build
+    def register(load: Function) -> Function:
+        DATA_SETS.add(Entry(name, load, NoOptions() if options is None else options, registry.summary_of(load), root))
+        return load
 
     return register
 
 
-def sources() -> dict[str, str]:
-    """Name and one-line description of every source. Imports no torch."""
-    for module in _MODULES:
-        importlib.import_module(f"amgc.data.{module}")
-    return {name: (inspect.getdoc(build) or "").split("\n")[0] for name, build in sorted(_sources.items())}
+def data_sets() -> dict[str, Entry]:
+    """Return all data sets of this package and those registered elsewhere so far."""
+    return DATA_SETS.all()
 
 
-def options(name: str) -> dict[str, Any]:
-    """The options of a source and their defaults."""
-    parameters = list(inspect.signature(_find(name)).parameters.values())[1:]
-    return {parameter.name: parameter.default for parameter in parameters}
+def find(name: str) -> Entry:
+    """Return the data set `NAME` or `NAME:PATH`. NAME may be a file that ends in `.py`."""
+    return DATA_SETS.find(registry.split_name(name)[0])
 
 
 def load(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any) -> Dataset:
-    """The data set `name`.
+    """Return the data set `name`.
 
-    name : one of `sources()`; `folder:PATH` and `npz:PATH` carry their path.
-    root : where the data lie; default $AMGC_DATA, else the folder `data`. Nothing is downloaded unless `download=True`.
+    name : one of `data_sets()`, or a file that ends in `.py`; `NAME:PATH` also says where the data are.
+    root : folder with the data; default: `$AMGC_DATA`, else the folder `data`. Nothing is downloaded unless `download=True`.
 
     >>> load("digits")
     Dataset('digits', 10 classes, 1438 training and 359 test samples of shape (1, 8, 8))
     """
-    kind, colon, path = name.partition(":")
-    build = _find(kind)
-    if colon and root is not None:
-        raise ValueError(f"{name!r} names its path already; leave root={os.fspath(root)!r} out.")
-    known = options(kind)
-    for option in chosen:
-        if option not in known:
-            what = f"its options are {', '.join(known)}" if known else "it has none"
-            raise TypeError(f"{kind!r} has no option {option!r}; {what}.")
-    place = path if colon else os.fspath(root) if root is not None else os.environ.get("AMGC_DATA") or "data"
-    if kind in ("folder", "npz") and not (path or root):
+    kind, path = registry.split_name(name)
+    entry = find(kind)
+    if path and root is not None:
+        raise ValueError(f"{name!r} names its path already; leave out root={os.fspath(root)!r}.")
+    options = entry.with_options(chosen)
+    if entry.root == "required" and not (path or root):
         raise ValueError(f"{kind!r} needs a path: write {kind}:PATH.")
-    return build(Path(place).expanduser(), **chosen)
+    place = path or root or os.environ.get("AMGC_DATA") or "data"
+    dataset: Dataset = entry.make(Path(place).expanduser(), options)
+    return dataset
 
 
 def survey(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any) -> Dataset:
-    """The data set as `load` gives it, but with image files left unread: classes, labels and sizes. Nothing is written."""
-    known = options(name.partition(":")[0])
+    """Return the data set as `load` does, but with image files left unread: classes, labels and sizes. Nothing is written."""
+    known = asdict(find(name).options)
     if "cache" not in known:
         return load(name, root, **chosen)
     unread = load(name, root, **(chosen | {"cache": False, "memory": 0, "on_corrupt": "error"}))
@@ -83,12 +91,5 @@ def survey(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any)
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be written into a file of text: file systems also have names that are not UTF-8."""
+    """Return whether a name can be written into a text file. Names in a file system need not be UTF-8."""
     return name.encode(errors="ignore").decode() == name
-
-
-def _find(kind: str) -> Builder:
-    known = sources()
-    if kind not in known:
-        raise ValueError(f"there is no data set {kind!r}; there are {', '.join(known)}.")
-    return _sources[kind]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from amgc.engine.config import Config, read_config
 from amgc.engine.from_config import identity
 from amgc.estimator import AMGCClassifier
 from amgc.features import blank
+from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Method
 from amgc.methods.optional import ReshapesNetwork, RestoresStructure
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
 from amgc.model.folder import Manifest
 from amgc.model.state import FixedHead, State
+from amgc.registry import is_file
 from amgc.runs.folder import RunFolder
 
 PLACES = ("data", "data_options", "features_options")  # fields of a run's config that may name files and folders of its machine
@@ -106,6 +109,10 @@ def _check_linear(method: Method[Any], config: Config, classes: int) -> None:
 def _manifest(
     config: Config, run: str | os.PathLike[str], shape: tuple[int, int, int], scale: int, about: dict[str, Any]
 ) -> Manifest:
+    # By name: a model must not contain the path of a user's file.
+    config = replace(config, method=find(config.method).name)
+    if is_file(config.features):
+        config = replace(config, features=find_extractor(config.features).name)
     made = {
         "by": "model",
         "from": f"a run of {config.method} on {Path(config.data).name}",

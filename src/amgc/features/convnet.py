@@ -5,11 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from amgc.features.extractor import Extractor, initialise
-from amgc.features.options import ConvNetOptions
-from amgc.features.registry import ImageShape, extractor
+from amgc.features.registry import ImageShape
 
 
-@extractor("convnet")
 class ConvNet(Extractor):
     """Three 3×3 convolutions with batch norm, a max-pool after each of the first two, the mean over pixels.
 
@@ -17,12 +15,12 @@ class ConvNet(Extractor):
     digits as it does on a ResNet.
     """
 
-    def __init__(self, image_shape: ImageShape, options: ConvNetOptions) -> None:
+    def __init__(self, image_shape: ImageShape, dim: int) -> None:
         super().__init__()
         channels, height, width = image_shape
         if min(height, width) < 4:
             raise ValueError(f"convnet halves images twice and needs at least 4 × 4 pixels, not {height} × {width}.")
-        self.dim = options.dim
+        self.dim = dim
         self.layers = nn.Sequential(
             *_layer(channels, self.dim // 4),
             nn.MaxPool2d(2),

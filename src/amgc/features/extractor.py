@@ -11,8 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from amgc.features.options import Options
-from amgc.features.registry import ImageShape
+from amgc.features.registry import ImageShape, Options
 
 Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), without chance
 

@@ -20,9 +20,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import interpolate, softshrink
 
+from amgc.features.builtin import PatchesOptions
 from amgc.features.extractor import Extractor, ImageSource, Preprocess
-from amgc.features.options import PatchesOptions
-from amgc.features.registry import ImageShape, extractor
+from amgc.features.registry import ImageShape
 
 PATCHES, SAMPLED = 200_000, 10_000  # patches for the whitening, at most, and images that they come from
 MEASURED = 2_500  # images for the moments: deviations are known to one or two per cent
@@ -33,7 +33,6 @@ BATCH = 256
 CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
 
 
-@extractor("patches")
 class Patches(Extractor):
     """2 × grid² numbers for each filter; no parameters, so nothing trains, and `fit` before the first image."""
 

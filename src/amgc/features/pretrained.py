@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from amgc.features.builtin import TimmOptions
 from amgc.features.extractor import Extractor
-from amgc.features.options import TimmOptions
-from amgc.features.registry import ImageShape, extractor
+from amgc.features.registry import ImageShape
 
 
-@extractor("timm")
 class Timm(Extractor):
     """timm's model without its classifier. Weight files use timm's parameter names.
 

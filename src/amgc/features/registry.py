@@ -1,25 +1,16 @@
-"""Extractors by name. Importing this file does not import torch; building an extractor does.
+"""Feature extractors by name. Importing this module does not import torch; building an extractor does.
 
-A new extractor is one file: a frozen dataclass with its options, and a class or function with the decorator.
-
-    @dataclass(frozen=True)
-    class MineOptions(Options):
-        depth: int = field(default=3, metadata=about("number of layers"))
-
-    @extractor("mine", MineOptions)
-    class Mine(Extractor):
-        def __init__(self, image_shape: ImageShape, options: MineOptions) -> None: ...
+An extractor is a class or function `(image_shape, options) -> Extractor` with a decorator; docs/add-an-extractor.md shows one.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from amgc.features.options import OPTIONS, Options, make_options
+from amgc import registry
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -27,45 +18,70 @@ if TYPE_CHECKING:
 ImageShape: TypeAlias = tuple[int, int, int]  # channels, height, width
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-MODULES = ("convnet", "patches", "pretrained", "resnet")  # the files of this folder that register something
-_FACTORIES: dict[str, Callable[[ImageShape, Any], Extractor]] = {}
+
+@dataclass(frozen=True)
+class Options:
+    """Options of every extractor."""
+
+    weights: str | None = option(
+        None, "file with the weights to start from (.safetensors, .pth); None: random weights", path=True
+    )
 
 
-def extractor(name: str, options: type[Options] | None = None) -> Callable[[Factory], Factory]:
+@dataclass(frozen=True)
+class Entry(registry.Entry[Options]):
+    """A registered extractor. `argument` is the option that `NAME:VALUE` sets, if there is one."""
+
+    argument: str = ""
+
+
+EXTRACTORS: registry.Registry[Entry] = registry.Registry(
+    "extractor", "amgc.features.builtin", "@feature_extractor(name, options)"
+)
+
+
+def feature_extractor(name: str, options: Options | None = None, *, argument: str = "") -> Callable[[Factory], Factory]:
     """Register a class or function `(image_shape, options) -> Extractor` under `name`.
 
-    The built-in extractors have their options in `options.OPTIONS`, for a quick `--help`; others give theirs.
+    options : a frozen dataclass derived from `Options`, with the defaults of this name.
+    argument : the option that is set by what follows the colon in `NAME:VALUE`.
     """
-    if options is not None:
-        OPTIONS[name] = options
-    if name not in OPTIONS:
-        raise TypeError(f"extractor {name!r} declares no options; write @extractor({name!r}, YourOptions).")
 
     def register(factory: Factory) -> Factory:
-        _FACTORIES[name] = factory
+        EXTRACTORS.add(Entry(name, factory, options or Options(), registry.summary_of(factory), argument))
         return factory
 
     return register
 
 
-def names() -> list[str]:
-    """The names that `build` knows.
+def extractors() -> dict[str, Entry]:
+    """Return all extractors of this package and those registered elsewhere so far.
 
-    >>> names()
+    >>> list(extractors())
     ['convnet', 'patches', 'resnet18', 'resnet32', 'timm']
     """
-    return sorted(OPTIONS)
+    return EXTRACTORS.all()
+
+
+def find(name: str) -> Entry:
+    """Return the extractor `NAME` or `NAME:VALUE`. NAME may be a file that ends in `.py`."""
+    base, value = registry.split_name(name)
+    entry = EXTRACTORS.find(base)
+    if value and not entry.argument:
+        raise ValueError(f"there is no extractor {name!r}: {base} takes no value after a colon.")
+    return entry
 
 
 def build(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor:
-    """The extractor `name` for images of `image_shape` (channels, height, width), its weights drawn or loaded.
+    """Return the extractor `name` for images of `image_shape` (channels, height, width), with its weights drawn or loaded.
 
-    Random weights come from torch's global generator: the same seed, the same weights. `timm:NAME` is a model of timm.
+    Random weights come from torch's global generator: the same seed gives the same weights. `timm:NAME` is a model of timm;
+    a name that ends in `.py` is a file of your own.
 
     >>> build("resnet18", image_shape=(3, 32, 32), width=0.25).dim
     128
     """
-    made = _made(name, image_shape, options)
+    made = _make(name, image_shape, options)
     if made.options.weights is not None:
         from amgc.features.weights import load_weights  # here, because it needs torch
 
@@ -74,28 +90,24 @@ def build(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor
 
 
 def blank(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor:
-    """The extractor that `build` would make, for a caller who has its weights: none are read from a file or fetched."""
-    made = _made(name, image_shape, {**options, "weights": "the caller's"})  # any name: without one, timm fetches its own
+    """Return the extractor of `build` for a caller that has its weights: none are read from a file or downloaded."""
+    made = _make(name, image_shape, {**options, "weights": "the caller's"})  # any value: without one, timm downloads its own
     made.options = replace(made.options, weights=None)
     return made
 
 
-def _made(name: str, image_shape: Sequence[int], options: dict[str, Any]) -> Extractor:
-    """The extractor, its weights drawn."""
+def _make(name: str, image_shape: Sequence[int], chosen: dict[str, Any]) -> Extractor:
+    """Return the extractor with random weights."""
     shape = _checked(image_shape)
-    base, _, model = name.partition(":")
-    if base not in OPTIONS or (model and base != "timm"):
-        close = difflib.get_close_matches(name, names(), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"there is no extractor {name!r}{hint} There are {', '.join(names())} (as timm:NAME).")
-    chosen = make_options(base, {**options, "model": model} if model else options)
+    entry = find(name)
+    if value := registry.split_name(name)[1]:
+        chosen = {**chosen, entry.argument: value}
+    options = entry.with_options(chosen)
     from amgc.features.pointwise import make_safe  # here, because it needs torch
 
-    for module in MODULES:
-        importlib.import_module(f"amgc.features.{module}")
-    made = _FACTORIES[base](shape, chosen)
+    made: Extractor = entry.make(shape, options)
     make_safe(made)
-    made.name, made.image_shape, made.options = base, shape, chosen
+    made.name, made.image_shape, made.options = entry.name, shape, options
     return made
 
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
+from amgc.features.builtin import Shortcut, Stem
 from amgc.features.extractor import Extractor, initialise
-from amgc.features.options import ResNet18Options, ResNet32Options, Shortcut, Stem
-from amgc.features.registry import ImageShape, extractor
 
 
 class ResNet(Extractor):
@@ -88,16 +87,3 @@ class ZeroPadded(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         return pad(maps[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
-
-
-@extractor("resnet18")
-def resnet18(image_shape: ImageShape, options: ResNet18Options) -> ResNet:
-    """Four stages of two blocks; 512 features at width 1."""
-    widths = [max(1, round(width * options.width)) for width in (64, 128, 256, 512)]
-    return ResNet(image_shape[0], options.stem, widths, blocks=2, shortcut="B")
-
-
-@extractor("resnet32")
-def resnet32(image_shape: ImageShape, options: ResNet32Options) -> ResNet:
-    """Three stages of five blocks; 64 features."""
-    return ResNet(image_shape[0], "cifar", (16, 32, 64), blocks=5, shortcut=options.shortcut)

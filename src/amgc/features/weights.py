@@ -19,7 +19,7 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
-from amgc.features.registry import build
+from amgc.features.registry import build, extractors
 
 KIND = "extractor"
 PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # what timm's names consist of; hf-hub:OWNER/NAME and local-dir:PATH do not
@@ -47,8 +47,13 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
         model = options.get("model", "")
         if ":" in name or not PLAIN.fullmatch(model):
             raise files.FileFormatError(
-                f"{os.fspath(path)!r} names the model {name}:{model}, which is no plain name of timm's and might be fetched "
-                f"from elsewhere. If you trust it, build it yourself: build('timm:…', …, weights={os.fspath(path)!r})."
+                f"{os.fspath(path)!r} names the model {name}:{model}, which is not a plain name of timm's and might be "
+                f"downloaded. If you trust it, build it yourself: build('timm:…', …, weights={os.fspath(path)!r})."
+            )
+        if name not in extractors():  # nor the path of a .py file: weights must not choose code
+            raise files.FileFormatError(
+                f"{os.fspath(path)!r} needs the extractor {name!r}, which amgc does not have. If a Python file of yours "
+                "registers it, import that file first."
             )
         return build(name, image_shape=image_shape, **{**options, "weights": os.fspath(path)})
     except (KeyError, TypeError, AttributeError) as error:

@@ -8,7 +8,8 @@ A method's file is imported without torch, so that the command line can show its
 the mathematics from `amgc.methods.lazy`.
 """
 
-from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, PlainImages, Task, option
+from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, PlainImages, Task
 from amgc.methods.registry import method
+from amgc.options import option
 
 __all__ = ["Batch", "Features", "Hyper", "LinearHead", "Method", "Phase", "PlainImages", "Task", "method", "option"]

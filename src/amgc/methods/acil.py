@@ -23,7 +23,7 @@ class ACILHyper(FrozenHyper):
     )
     gamma: float = about(0.1, "ridge of the main stream", "official")
     gamma_comp: float = about(0.1, "ridge of the compensation stream", "official")
-    ratio: float = about(0.0, "weight of the compensation stream; 0: none, which is ACIL", "official: 0.6 on CIFAR-100")
+    ratio: float = about(0.0, "weight of the compensation stream; 0: no such stream, as in ACIL", "official: 0.6 on CIFAR-100")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -33,9 +33,10 @@ class ACILHyper(FrozenHyper):
 
 @method("acil", ACILHyper())
 class ACIL(RandomFeatures[ACILHyper]):
-    """ACIL: ridge regression of one-hot labels on random ReLU features; exactly what all data together would give.
+    """ACIL: ridge regression of one-hot labels on random ReLU features, identical to training on all data together.
 
-    In float64, as officially. The random weights, drawn as a linear layer's, come from a seed, which alone is remembered.
+    Computed in float64, as in the official code. The random weights are drawn like those of a linear layer, from a seed. Only
+    the seed is stored.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("seed", "inverse", "weight")
@@ -47,17 +48,17 @@ class ACIL(RandomFeatures[ACILHyper]):
         self._random: torch.Tensor | None = None
 
     def untrained(self, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """R = (Xᵀ X + γ I)⁻¹ (D, D) and W (D, C), before there is anything in X."""
+        """Return R = (Xᵀ X + γ I)⁻¹ (D, D) and W (D, C) for empty X."""
         unit = torch.eye(self.width, dtype=torch.float64, device=self.device)
         return unit / gamma, unit[:, :0].clone()
 
     def expanded(self, features: torch.Tensor) -> torch.Tensor:
-        """Random projections (n, D), before the activation."""
+        """Return random projections (n, D), before the activation."""
         if self._random is None:
             draws = torch.rand(
                 self.network.dim, self.width, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64
             )
-            self._random = ((2 * draws - 1) / self.network.dim**0.5).to(self.device)  # torch.nn.Linear's own distribution
+            self._random = ((2 * draws - 1) / self.network.dim**0.5).to(self.device)  # the distribution of torch.nn.Linear
         return features.double() @ self._random
 
     def end(self, task: Task, features: Features) -> None:
@@ -73,10 +74,10 @@ class ACIL(RandomFeatures[ACILHyper]):
 
 @method("ds-al", ACILHyper(ratio=0.6))
 class DSAL(ACIL):
-    """DS-AL: ACIL, and a second stream of tanh features that learns what the first leaves over of the new classes.
+    """DS-AL: ACIL with a second stream of tanh features that learns the first stream's residuals of the new classes.
 
-    The residuals are those of the main stream after the whole task, as in the paper; the official code takes them batch by
-    batch, from a main stream that has not seen the rest of the task.
+    Residuals are computed after the main stream has learned the whole task, as in the paper. The official code computes them
+    batch by batch.
     """
 
     remembers: ClassVar[tuple[str, ...]] = (*ACIL.remembers, "inverse_comp", "weight_comp")
@@ -101,12 +102,12 @@ class DSAL(ACIL):
 
 
 def grown(weight: torch.Tensor, classes: int) -> torch.Tensor:
-    """Columns of zeros for new classes: what ridge regression gives them while all their targets are 0."""
+    """Append columns of zeros for new classes, the solution of ridge regression while all their targets are 0."""
     return torch.cat([weight, weight.new_zeros(len(weight), classes - weight.shape[1])], 1)
 
 
 def recursive_ridge(inverse: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor) -> None:
-    """Add rows (n, D) with targets (n, C) to R (D, D) and W (D, C), in place: ACIL's Eqs. (9) and (10), by Cholesky.
+    """Update R (D, D) and W (D, C) in place with rows (n, D) and targets (n, C): ACIL's Eqs. (9) and (10), by Cholesky.
 
     R ← R - R Xᵀ (I + X R Xᵀ)⁻¹ X R,  W ← W + R Xᵀ (Y - X W), with L Lᵀ = I + X R Xᵀ and B = L⁻¹ X R.
     """

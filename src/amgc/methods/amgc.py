@@ -1,17 +1,19 @@
 """AMGC, the paper's method: section 3 from top to bottom.
 
-The ablations of Tables 2 and 3 are in `ablations.py`. The same classifier solved instead of trained is in `solved.py`.
+The ablations of Tables 2 and 3 are in `ablations.py`. The same classifier solved instead of trained is in `solved.py`. What the
+report shows of its Gaussians and margins is in `enlarged.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task, about
-from amgc.methods.lazy import gaussian, losses, running, statistics, torch
+from amgc.methods.contract import Batch, Features, Hyper, Phase, Task, about
+from amgc.methods.enlarged import Enlarged
+from amgc.methods.lazy import losses, running, statistics, torch
 from amgc.methods.registry import method
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ H = TypeVar("H", bound=AMGCHyper)
 
 
 @method("amgc", AMGCHyper(FIRST, LATER), sources=SOURCES)
-class AMGC(Method[H]):
+class AMGC(Enlarged[H]):
     """AMGC: one global classifier from means and covariances, old classes' variances enlarged (AMarX)."""
 
     remembers = ("statistics", "running")
@@ -60,6 +62,10 @@ class AMGC(Method[H]):
         self.statistics = statistics.ClassStatistics(network.dim, hyper.covariance, hyper.rank, device=device)  # μ^o, Σ^o
         self.running: Any = None  # μ^n, Σ^n: RunningStatistics of the new classes during their training
         self._old: tuple[torch.Tensor, Covariances, torch.Tensor] | None = None
+
+    @property
+    def margin(self) -> float:
+        return self.hyper.margin
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
         super().begin(task, generator)
@@ -120,36 +126,3 @@ class AMGC(Method[H]):
         """No running mean may be a single image's features, unless the class has only one image."""
         several = torch.tensor(counts, device=self.device) > 1
         return self.running is None or not bool((several & (self.running.count == 1)).any())
-
-    # ---- for the report --------------------------------------------------------------------------------------------------
-
-    @property
-    def enlarged_classes(self) -> range:
-        """The classes whose variances VE enlarges."""
-        return self.task.old
-
-    def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        mean, spread = gaussian.along(self.statistics, label, axes)
-        if not self.hyper.margin or label not in self.enlarged_classes:
-            return mean, spread, None
-        return mean, spread, gaussian.along(self.statistics, label, axes, margin=self.hyper.margin)[1]
-
-    def margins(self, *, pairs: bool) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """m_k of Eq. (margin) for all seen classes, and m_k + β_jk. None if the margin is 0."""
-        return self.margins_among(self.head.weight, pairs) if self.hyper.margin else None
-
-    def margins_among(self, weight: torch.Tensor, pairs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The margins of the enlarged classes against those whose weights (C, d) these are."""
-        own = weight.new_zeros(len(self.head))
-        against = weight.new_zeros(len(self.head), len(self.head)) if pairs else None
-        if self.enlarged_classes:
-            labels = torch.tensor(self.enlarged_classes, device=self.device)
-            variances = self.variances(self.enlarged_classes).to(weight)
-            own[labels] = losses.margins(weight, variances, self.hyper.margin, labels)
-            if against is not None:
-                against[labels, : len(weight)] = losses.pairwise_margins(weight, variances, self.hyper.margin, labels)
-        return own, against
-
-    def variances(self, labels: Iterable[int]) -> torch.Tensor:
-        """Return Λ_k of these classes, (classes, d)."""
-        return gaussian.variances(self.statistics, labels)

@@ -21,17 +21,13 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from amgc.methods.lazy import torch
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
 Features: TypeAlias = "Iterable[tuple[torch.Tensor, torch.Tensor]]"  # batches of features (n, d) and labels (n,)
 Schedule: TypeAlias = Literal["cosine", "step", "constant"]
-
-
-def option(default: Any, help: str, source: str = "ours") -> Any:
-    """Declare a hyper-parameter: its default, its help text, and where the default comes from."""
-    return field(default=default, metadata={"help": help, "source": source})
 
 
 about = option  # the former name
@@ -236,7 +232,7 @@ class Method(Generic[H]):
 def described(hyper: type[Hyper]) -> Sequence[tuple[str, Any, str, str]]:
     """Return name, default, help and source of each of a method's own hyper-parameters."""
     return [
-        (f.name, f.default, f.metadata.get("help", ""), f.metadata.get("source", ""))
+        (f.name, f.default, f.metadata.get("help", ""), f.metadata.get("source", "") or "ours")
         for f in fields(hyper)
         if f.name not in ("first", "later")
     ]

@@ -1,4 +1,4 @@
-"""EWC (Kirkpatrick et al. 2017): weights that mattered to old tasks, by their Fisher information, are held in place."""
+"""EWC (Kirkpatrick et al. 2017): a penalty on changes of weights with large Fisher information in old tasks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
-Scores: TypeAlias = "Callable[[Tensors, torch.Tensor], torch.Tensor]"  # what weights make of a batch, (n, C)
-HEAD = ".weight", ".bias"  # names that no parameter of a network can have
+Scores: TypeAlias = "Callable[[Tensors, torch.Tensor], torch.Tensor]"  # weights and batch to scores (n, C)
+HEAD = ".weight", ".bias"  # names that cannot be parameters of a network
 CHUNK = 8  # gradients of single images in memory at once: 8 × 11 million numbers for a ResNet-18
 
 
@@ -26,13 +26,13 @@ class EWCHyper(Hyper):
 
     penalty: float = about(1000.0, "weight of ½ Σ F (θ - θ*)²", "PyCIL, ewc.py")
     fisher: Literal["sample", "batch"] = about(
-        "sample", "squared gradients of single images, or of batch means, which is no Fisher information", "paper; PyCIL: batch"
+        "sample", "squared gradients of single images (Fisher information), or of batch means", "paper; PyCIL: batch"
     )
-    clip: float = about(1e-4, "the largest Fisher information that counts", "PyCIL, ewc.py")
+    clip: float = about(1e-4, "maximum of the Fisher information", "PyCIL, ewc.py")
     merge: Literal["classes", "half", "sum"] = about(
-        "classes", "old and new Fisher information weighted by their classes, half and half, or added", "PyCIL; FACIL: half"
+        "classes", "weights of old and new Fisher information: by number of classes, equal, or their sum", "PyCIL; FACIL: half"
     )
-    softmax: Literal["new", "seen"] = about("new", "classes that compete in the loss after task 1", "PyCIL, ewc.py")
+    softmax: Literal["new", "seen"] = about("new", "classes in the softmax after task 1", "PyCIL, ewc.py")
 
     def __post_init__(self) -> None:
         for name in ("penalty", "clip"):
@@ -46,18 +46,18 @@ LATER = replace(STEPS, epochs=180, milestones=(70 / 180, 120 / 180, 150 / 180), 
 
 @method("ewc", EWCHyper(first=STEPS, later=LATER), sources={"first": "PyCIL's ewc.py", "later": "PyCIL's ewc.py"})
 class EWC(Method[EWCHyper]):
-    """EWC: cross-entropy among the new classes, and a penalty on weights that move although old tasks needed them.
+    """EWC: cross-entropy among the new classes, and a penalty on changes of weights that matter to old tasks.
 
-    F is the mean over a task's images of the squared gradient of log p(label | image), all seen classes in the softmax, from
-    plain images in evaluation mode, as the network is tested. PyCIL takes it from augmented images in training mode, which
-    moves batch norm once more, and squares the gradients of batch means (`fisher="batch"`), which are far smaller.
+    F is the mean over a task's images of the squared gradient of log p(label | image), with all seen classes in the softmax. It
+    uses plain images in evaluation mode. PyCIL uses augmented images in training mode, which updates batch norm again, and the
+    gradients of batch means (`fisher="batch"`), which are much smaller.
     """
 
     remembers = ("old", "old_head", "fisher", "fisher_head")
 
     def __init__(self, hyper: EWCHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
-        self.old: torch.nn.Module | None = None  # θ*: the network after the last task; None if it never changes
+        self.old: torch.nn.Module | None = None  # θ*, the network after the last task; None if it is frozen
         self.fisher: torch.nn.Module | None = None  # a network whose weights are F
         self.old_head = joined(self.head.weight.detach(), self.head.bias.detach())
         self.fisher_head = torch.zeros_like(self.old_head)
@@ -70,18 +70,18 @@ class EWC(Method[EWCHyper]):
         return {"cross-entropy": new, "penalty": self.hyper.penalty * self.distance()}
 
     def distance(self) -> torch.Tensor:
-        """½ Σ F (θ - θ*)² over the network and the old rows of the head."""
+        """Return ½ Σ F (θ - θ*)² over the network and the old rows of the head."""
         head = joined(self.head.weight, self.head.bias)[: len(self.old_head)]
         total = (self.fisher_head * (head - self.old_head).square()).sum()
         if self.old is not None and self.fisher is not None:
             for now, old, fisher in zip(*(net.parameters() for net in (self.network, self.old, self.fisher)), strict=True):
-                if now.requires_grad:  # what does not train has not moved
+                if now.requires_grad:  # other parameters have not changed
                     total = total + (fisher * (now - old).square()).sum()
         return total / 2
 
     def collect(self, task: Task, images: PlainImages) -> None:
         if not self.trains_network(self.hyper.later):
-            return  # the network stays as it is; `end` has all that the head needs
+            return  # the network is frozen; `end` handles the head
         weights = {name: parameter.detach() for name, parameter in self.network.named_parameters()}
 
         def scores(weights: Tensors, batch: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ class EWC(Method[EWCHyper]):
         self.fisher_head, self.old_head = fisher, joined(self.head.weight.detach(), self.head.bias.detach())
 
     def merged(self, old: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
-        """F of all tasks so far."""
+        """Return F of all tasks so far."""
         if old is None:
             return new
         if self.hyper.merge == "sum":
@@ -118,9 +118,9 @@ class EWC(Method[EWCHyper]):
     def information(
         self, scores: Scores, weights: Tensors, batches: Features, total: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
     ) -> Tensors:
-        """F of these weights and of the head: mean squares of the gradients of -log p(label | input), clipped.
+        """Return F of these weights and of the head: clipped mean squares of the gradients of -log p(label | input).
 
-        `total` sums over processes, each of which has a share of every batch.
+        `total` sums over processes. Each process has a part of every batch.
         """
         weights = weights | {HEAD[0]: self.head.weight.detach(), HEAD[1]: self.head.bias.detach()}
         squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
@@ -137,7 +137,7 @@ class EWC(Method[EWCHyper]):
                 for name, summed in gradient(weights, batch, labels).items():
                     squares[name] += (total(summed) / size).square()
                 count += 1
-            elif len(labels):  # a process may have no share of a small batch
+            elif len(labels):  # a process may have no part of a small batch
                 for name, gradients in each(batch, labels).items():
                     squares[name] += gradients.square().sum(0)
                 count += len(labels)
@@ -147,5 +147,5 @@ class EWC(Method[EWCHyper]):
 
 
 def joined(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Weight (C, d) and bias (C,) of a head as one tensor (C, d + 1)."""
+    """Return weight (C, d) and bias (C,) of a head as one tensor (C, d + 1)."""
     return torch.cat([weight, bias[:, None]], 1)

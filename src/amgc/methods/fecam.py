@@ -1,4 +1,4 @@
-"""FeCAM (Goswami et al., NeurIPS 2023): the nearest class mean, by a Mahalanobis distance of each class's own."""
+"""FeCAM (Goswami et al., NeurIPS 2023): the nearest class mean by Mahalanobis distance, with a covariance per class."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class FeCAMHyper(FrozenHyper):
     """Hyper-parameters of FeCAM."""
 
-    tukey: float = about(0.5, "λ: features are raised to this power; 1: left as they are", "official, beta")
+    tukey: float = about(0.5, "λ: exponent of Tukey's transform of the features; 1: no transform", "official, beta")
     alpha1: float = about(1.0, "shrinkage: share of the mean variance added to each variance", "official")
     alpha2: float = about(1.0, "shrinkage: share of the mean off-diagonal entry added to each of them", "official")
-    shrinkings: int = about(2, "how often the shrinkage is applied", "official code; the paper says once")
-    correlation: bool = about(True, "covariances are scaled to unit variances", "official, norm_cov")
+    shrinkings: int = about(2, "number of times that the shrinkage is applied", "official code; the paper says once")
+    correlation: bool = about(True, "whether to scale covariances to unit variances", "official, norm_cov")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,10 +34,14 @@ class FeCAMHyper(FrozenHyper):
 class FeCAM(Frozen[FeCAMHyper]):
     """FeCAM: class means and covariances of a frozen network; Mahalanobis distance of transformed features.
 
-    Differs from the official code: features with a sign keep it in Tukey's transform (there they become NaN); tasks of any
-    size; task 1 has a linear head and is scored like all others (there a cosine head, whose weights are its prototypes);
-    a class of one image counts as uncorrelated (there its distance is 0 to everything); a direction without any variance is
-    far, not left out. Means are the head's rows, of plain features; covariances are those of transformed ones.
+    Means of plain features are the rows of the head. Covariances are those of transformed features. Differences from the
+    official code:
+
+    - Negative features keep their sign in Tukey's transform, instead of becoming NaN.
+    - Tasks may have any size.
+    - Task 1 has a linear head and is scored like all others. Officially it has a cosine head, whose weights are prototypes.
+    - A class of one image has an identity correlation matrix. Officially its distance to everything is 0.
+    - Directions without variance count as far away, instead of being left out.
     """
 
     remembers = ("statistics",)
@@ -45,7 +49,7 @@ class FeCAM(Frozen[FeCAMHyper]):
     def __init__(self, hyper: FeCAMHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
         self.statistics = statistics.ClassStatistics(network.dim, device=device)
-        self._inverse: list[torch.Tensor] = []  # per class a factor A with Aᵀ A = Σ⁻¹: computed once, from the statistics
+        self._inverse: list[torch.Tensor] = []  # per class a factor A with Aᵀ A = Σ⁻¹, computed once
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
@@ -61,11 +65,11 @@ class FeCAM(Frozen[FeCAMHyper]):
         return features.sign() * features.abs() ** self.hyper.tukey
 
     def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Of transformed features, before shrinkage and scaling."""
+        """The Gaussian of transformed features, before shrinkage and scaling."""
         return *gaussian.along(self.statistics, label, axes), None
 
     def normalised(self, label: int) -> torch.Tensor:
-        """The covariance (d, d) of a class, shrunk and scaled, float64."""
+        """Return the shrunk and scaled covariance (d, d) of a class in float64."""
         spread = self.statistics.covariances.full
         assert spread is not None
         matrix = spread[self.statistics.index(label)].double()
@@ -86,7 +90,7 @@ class FeCAM(Frozen[FeCAMHyper]):
 
 
 def inverse_factor(matrix: torch.Tensor) -> torch.Tensor:
-    """A with Aᵀ A the inverse of a positive definite matrix (d, d); eigenvalues that are not positive become tiny."""
+    """Return A with Aᵀ A = matrix⁻¹ for a positive definite matrix (d, d). Eigenvalues are raised to a small positive value."""
     triangle, failed = torch.linalg.cholesky_ex(matrix)
     if not bool(failed):
         unit = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)

@@ -1,4 +1,4 @@
-"""FeTrIL (Petit et al., WACV 2023): pseudo features of old classes are features of new ones, moved to the old mean."""
+"""FeTrIL (Petit et al., WACV 2023): pseudo features of old classes are features of new classes shifted to the old mean."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ class FeTrILHyper(FrozenHyper):
 
     later: Phase = Phase(epochs=50, extractor_lr=0.0, head_lr=0.05)  # PyCIL, fetril.json
     similarity: Literal["cosine", "euclidean"] = about(
-        "cosine", "which new class lends its features to an old one: that of the nearest mean", "PyCIL; official: euclidean"
+        "cosine",
+        "similarity of means that chooses the new class whose features an old class uses",
+        "PyCIL; official: euclidean",
     )
     classifier: Literal["linear", "svc"] = about(
         "linear",
-        "trained by SGD on the features, or scikit-learn's LinearSVC on features of unit length",
+        "linear classifier trained by SGD, or scikit-learn's LinearSVC on features of unit length",
         "PyCIL; official: svc",
     )
 
@@ -33,9 +35,9 @@ class FeTrILHyper(FrozenHyper):
 class FeTrIL(Method[FeTrILHyper]):
     """FeTrIL: a linear classifier of real new features and of pseudo features of the old classes.
 
-    The pseudo features of old class c are f - μ_n + μ_c, for all features f of the new class n that is most similar. They
-    are made from the batch when they are needed: real and pseudo features of a task, each once an epoch, shuffled together,
-    as in PyCIL, but none is stored. In the official code the first 512 features stay unnormalised; here none does.
+    The pseudo features of old class c are f - μ_n + μ_c, for all features f of the most similar new class n. They are computed
+    from the batch and not stored. As in PyCIL, each epoch has all real and pseudo features of a task in random order. In the
+    official code the first 512 features are not normalised; here all are.
     """
 
     remembers = ("mean",)
@@ -43,14 +45,14 @@ class FeTrIL(Method[FeTrILHyper]):
     def __init__(self, hyper: FeTrILHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
         self.mean = torch.zeros(0, network.dim, dtype=torch.float64, device=device)
-        self._targets: torch.Tensor | None = None  # (new classes, copies): the class that each copy of a feature stands for
-        self._shift: torch.Tensor | None = None  # (seen classes, d): what makes it that class's; 0 for new ones
+        self._targets: torch.Tensor | None = None  # (new classes, copies): the class of each copy of a feature
+        self._shift: torch.Tensor | None = None  # (seen classes, d): the shift to that class; 0 for new classes
 
     def phase(self, task: Task) -> Phase:
         return FROZEN if self.hyper.classifier == "svc" and not task.is_first else super().phase(task)
 
     def repeats(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-        """Each row once as itself, and once for each old class that borrows from its class."""
+        """Use each row once as itself, and once for each old class that uses its class."""
         if self.task.is_first:
             return None
         start, means = self.task.new.start, class_means([(features, labels)], self.task.new).to(self.device)
@@ -62,7 +64,7 @@ class FeTrIL(Method[FeTrILHyper]):
         return torch.tensor([len(row) for row in users])[labels - start]
 
     def lenders(self, means: torch.Tensor) -> torch.Tensor:
-        """For each old class the most similar of the new ones, whose means these are: (old classes,)."""
+        """Return for each old class the most similar new class, given the means of the new ones: (old classes,)."""
         if self.hyper.similarity == "euclidean":
             return torch.cdist(self.mean, means, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
         normalize = torch.nn.functional.normalize
@@ -84,7 +86,7 @@ class FeTrIL(Method[FeTrILHyper]):
         self.mean = torch.cat([self.mean, means])
 
     def fit_svc(self, task: Task, features: torch.Tensor, labels: torch.Tensor, means: torch.Tensor) -> None:
-        """One support vector machine per class, against all others."""
+        """Fit one support vector machine per class against all others."""
         lender, start = self.lenders(means), task.new.start
         moved, targets = [features], [labels]
         for old in task.old:
@@ -94,12 +96,12 @@ class FeTrIL(Method[FeTrILHyper]):
         weight = torch.zeros(len(task.seen), self.network.dim)
         bias = torch.zeros(len(task.seen))
         if len(task.seen) > 1:
-            from sklearn.svm import LinearSVC  # the one method that needs it: a second to import
+            from sklearn.svm import LinearSVC  # takes a second to import
 
             rows = torch.nn.functional.normalize(torch.cat(moved)).cpu().numpy()
             fitted = LinearSVC(C=1.0, tol=1e-4, dual=False).fit(rows, torch.cat(targets).cpu().numpy())
             weight, bias = torch.from_numpy(fitted.coef_), torch.from_numpy(fitted.intercept_)
-            if len(task.seen) == 2:  # scikit-learn gives one machine, whose sign decides
+            if len(task.seen) == 2:  # scikit-learn fits a single machine
                 weight, bias = torch.cat([-weight, weight]), torch.cat([-bias, bias])
         self.head.set(weight, bias)
 

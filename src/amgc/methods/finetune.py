@@ -1,4 +1,4 @@
-"""Fine-tuning: the lower bound. Each task is trained as if it were the only one, and the old ones are forgotten."""
+"""Fine-tuning, the lower bound: each task is trained as if it were the only one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FinetuneHyper(Hyper):
     """Hyper-parameters of fine-tuning."""
 
     softmax: Literal["seen", "new"] = about(
-        "seen", "classes that compete in the loss: all seen so far, or the new ones only (PyCIL's finetune.py)"
+        "seen", "classes in the softmax: all seen so far, or only the new ones (PyCIL's finetune.py)"
     )
 
 

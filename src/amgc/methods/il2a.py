@@ -1,4 +1,4 @@
-"""IL2A: mixtures of two new classes are classes of their own while a task lasts; old classes come back as Gaussians.
+"""IL2A: mixtures of two new classes are auxiliary classes during a task; old classes are replayed as Gaussians.
 
 Zhu et al., Class-Incremental Learning via Dual Augmentation, NeurIPS 2021; IL2A/cifar/IL2A.py.
 """
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 class IL2AHyper(Hyper):
     """Hyper-parameters of IL2A."""
 
-    rounds: int = about(4, "classAug: how often a batch is paired with a shuffled self", "official IL2A.py")
-    mixing: int = about(20, "classAug: α of the mixtures' shares, drawn from Beta(α, α)", "official IL2A.py")
-    band: float = about(0.1, "classAug: a share farther than this from ½ becomes ½", "official cifar/IL2A.py; tiny: 0.2")
+    rounds: int = about(4, "classAug: number of times that a batch is paired with itself, shuffled", "official IL2A.py")
+    mixing: int = about(20, "classAug: α of the mixing weights, drawn from Beta(α, α)", "official IL2A.py")
+    band: float = about(
+        0.1, "classAug: mixing weights farther than this from ½ are set to ½", "official cifar/IL2A.py; tiny: 0.2"
+    )
     semantic: float = about(10.0, "weight of semanAug, the loss of old classes' Gaussians", "official main.py")
-    ratio: float = about(2.5, "semanAug: by which old classes' covariances are multiplied", "official IL2A.py")
-    distillation: float = about(10.0, "weight of the distance of the features to the old network's", "official main.py")
-    temperature: float = about(0.1, "by which scores are divided in both classification losses", "official main.py")
+    ratio: float = about(2.5, "semanAug: factor of the old classes' covariances", "official IL2A.py")
+    distillation: float = about(
+        10.0, "weight of the distance between features and those of the old network", "official main.py"
+    )
+    temperature: float = about(0.1, "divides the scores in both classification losses", "official main.py")
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 0), ("mixing", 1), ("band", 0), ("ratio", 0)):
@@ -41,9 +45,9 @@ class IL2AHyper(Hyper):
 class IL2A(Method[IL2AHyper]):
     """IL2A: mixtures of new classes as auxiliary classes; old classes by mean and covariance; features distilled.
 
-    Different from the official code: each old class has its own covariance (there, from task 3 on, another class's), and
-    statistics are of all plain images (there of augmented ones, without the last batch of an epoch). Features, of a data
-    set or of a network that does not train, are mixed as images are.
+    Differences from the official code: each old class has its own covariance (officially, from task 3 on, that of another
+    class), and statistics are of all plain images (officially of augmented ones, without the last batch of an epoch). If the
+    input are features, these are mixed like images.
     """
 
     remembers = ("statistics", "old", "auxiliary")
@@ -53,7 +57,7 @@ class IL2A(Method[IL2AHyper]):
         super().__init__(hyper, network, device)
         self.statistics = statistics.ClassStatistics(network.dim, device=device)
         self.old: Extractor | None = None
-        self.auxiliary = 0  # outputs behind those of the seen classes, one per pair of new classes, until the task's end
+        self.auxiliary = 0  # outputs after those of the seen classes, one per pair of new classes, during a task
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
         self.auxiliary = len(task.new) * (len(task.new) - 1) // 2
@@ -63,7 +67,7 @@ class IL2A(Method[IL2AHyper]):
     def views(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """classAug: the batch, and mixtures of those of its images that a shuffle puts beside one of another class."""
+        """classAug: return the batch, and mixtures of pairs of its images from different classes."""
         count, rounds = len(labels), self.hyper.rounds
         shuffled = torch.rand(rounds, count, generator=generator).argsort(1).flatten().to(labels.device)
         share = self.shares(rounds * count, generator).to(images)
@@ -74,12 +78,12 @@ class IL2A(Method[IL2AHyper]):
         return torch.cat([images, mixed]), torch.cat([labels, self.pair(first[differ], second[differ])])
 
     def shares(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Beta(α, α), near ½. The median of 2α - 1 uniform numbers has that distribution; torch's own takes no generator."""
+        """Draw from Beta(α, α), the median of 2α - 1 uniform numbers. torch.distributions takes no generator."""
         drawn = torch.rand(count, 2 * self.hyper.mixing - 1, generator=generator).median(1).values
         return torch.where((drawn - 0.5).abs() <= self.hyper.band, drawn, 0.5)
 
     def pair(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """The label of a mixture of two new classes: pairs (0, 1), (0, 2), …, (1, 2), … are counted from `seen` on."""
+        """Return the label of a mixture of two new classes. Pairs (0, 1), (0, 2), …, (1, 2), … follow the seen classes."""
         new, start = len(self.task.new), self.task.new.start
         low, high = torch.minimum(one, other) - start, torch.maximum(one, other) - start
         return len(self.task.seen) + low * (2 * new - low - 1) // 2 + high - low - 1
@@ -97,10 +101,10 @@ class IL2A(Method[IL2AHyper]):
         return terms
 
     def semantic_loss(self, drawn: torch.Tensor) -> torch.Tensor:
-        """semanAug of old classes drawn, by their rows in the statistics: a mean of terms of L_DB.
+        """semanAug of old classes, drawn by their rows in the statistics: a mean of terms of L_DB.
 
-        Their cross-entropy with scores (w_jᵀ μ_y + b_j + ½ ratio v_jyᵀ Σ_y v_jy) / t is that of Eq. (L-DB) with w / t,
-        b / t and ratio t Σ: v_jy / t takes the square of t from the quadratic term.
+        The cross-entropy of scores (w_jᵀ μ_y + b_j + ½ ratio v_jyᵀ Σ_y v_jy) / t is Eq. (L-DB) with w / t, b / t and
+        ratio t Σ, because v_jy / t is squared in the quadratic term.
         """
         seen, temperature = len(self.task.seen), self.hyper.temperature
         count = torch.bincount(drawn, minlength=len(self.statistics)).to(self.device)
@@ -120,7 +124,7 @@ class IL2A(Method[IL2AHyper]):
         self.old, self.auxiliary = None, 0
 
     def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """semanAug enlarges old classes' covariances by its ratio."""
+        """semanAug multiplies the covariances of old classes by its ratio."""
         mean, spread = gaussian.along(self.statistics, label, axes)
         return mean, spread, self.hyper.ratio * spread if label in self.task.old else None
 

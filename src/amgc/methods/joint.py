@@ -1,4 +1,4 @@
-"""Joint training: the upper bound. It alone sees the images of all classes so far, which no honest method may."""
+"""Joint training, the upper bound: the only method that sees the images of all classes so far."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @method("joint", Hyper(first=STEPS, later=STEPS), sources={"first": "PyCIL's finetune.py", "later": "PyCIL's finetune.py"})
 class Joint(Method[Hyper]):
-    """Joint training, the upper bound: in every task anew, on the images of all seen classes, old ones included."""
+    """Joint training, the upper bound: trained from scratch in every task, on the images of all seen classes."""
 
     sees_old_data = True
 

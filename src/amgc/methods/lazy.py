@@ -1,4 +1,4 @@
-"""torch and the modules that need it, imported when a method first uses them, so that `amgc run --help` starts quickly."""
+"""torch and modules that need it, imported on first use, so that `amgc run --help` does not import torch."""
 
 from __future__ import annotations
 

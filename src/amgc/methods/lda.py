@@ -1,4 +1,4 @@
-"""Streaming linear discriminant analysis (Deep SLDA, Hayes and Kanan, 2020): class means and one covariance for all."""
+"""Streaming linear discriminant analysis (Deep SLDA, Hayes and Kanan, 2020): class means and one shared covariance."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class LDAHyper(FrozenHyper):
 
     shrinkage: float | None = about(
         1e-4,
-        "ε in (1 - ε) Σ + ε I; None: towards the diagonal, as far as the number of samples asks for (OAS)",
+        "ε in (1 - ε) Σ + ε I; None: towards the diagonal, by oracle approximating shrinkage (OAS)",
         "Deep SLDA, 3.1 and official code",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shrinkage is not None and not 0 < self.shrinkage <= 1:
-            raise ValueError(f"shrinkage must lie in (0, 1], or be none; not {self.shrinkage}.")
+            raise ValueError(f"shrinkage must be in (0, 1], or None; not {self.shrinkage}.")
 
 
 @method("lda", LDAHyper())
 class LDA(Frozen[LDAHyper]):
     """LDA (Deep SLDA): linear discriminant analysis from running means and one shared covariance, shrunk.
 
-    Where Deep SLDA updates its covariance sample by sample from an arbitrary start, ours is the exact within-class
-    covariance of all that has been seen, whatever the order.
+    Deep SLDA updates its covariance sample by sample from an arbitrary start. Here it is the exact within-class covariance of
+    all samples, independent of their order.
     """
 
     remembers = ("statistics",)
@@ -56,7 +56,7 @@ class LDA(Frozen[LDAHyper]):
         return *gaussian.along(self.statistics, label, axes), None
 
     def shrunk(self) -> torch.Tensor:
-        """The shared covariance (d, d), made invertible."""
+        """Return the shrunk shared covariance (d, d), which is invertible."""
         pooled = self.statistics.pooled()
         unit = torch.eye(len(pooled), dtype=pooled.dtype, device=pooled.device)
         if self.hyper.shrinkage is not None:

@@ -1,4 +1,4 @@
-"""LwF (Li and Hoiem 2016): what the old network says of the new images is kept while the new classes are learned."""
+"""LwF (Li and Hoiem 2016): the old network's scores of the new images are distilled while new classes are learned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LwFHyper(Hyper):
     """Hyper-parameters of LwF."""
 
     distillation: float = about(3.0, "weight of the distillation", "PyCIL, lwf.py")
-    temperature: float = about(2.0, "by which scores are divided in the distillation", "PyCIL, lwf.py; the paper")
+    temperature: float = about(2.0, "divides the scores in the distillation", "PyCIL, lwf.py; the paper")
 
     def __post_init__(self) -> None:
         if not 0 <= self.distillation < float("inf") or not 0 < self.temperature < float("inf"):
@@ -35,21 +35,21 @@ LATER = replace(STEPS, epochs=250, milestones=(0.24, 0.48, 0.72, 0.88), weight_d
 class LwF(Method[LwFHyper]):
     """LwF: cross-entropy among the new classes, and distillation of the old network's scores on the new images.
 
-    As in PyCIL, whose distillation is a cross-entropy without the factor T² of Hinton et al. An old network that cannot
-    differ from the new one (later.extractor-lr 0) is not kept: the old head alone says what the old scores were.
+    As in PyCIL, the distillation is a cross-entropy without the factor T² of Hinton et al. If the network is frozen
+    (later.extractor-lr 0), no copy of it is stored, and the old head computes the old scores.
     """
 
     remembers = ("old", "old_weight", "old_bias")
 
     def __init__(self, hyper: LwFHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
-        self.old: Extractor | None = None  # network and head as they were before this task
+        self.old: Extractor | None = None  # the network before this task; next line: the head
         self.old_weight, self.old_bias = self.head.weight.detach(), self.head.bias.detach()
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
         self.old = None if task.is_first or not self.trains_network() else self.network_copy()
         self.old_weight, self.old_bias = self.head.weight.detach(), self.head.bias.detach()
-        super().begin(task, generator)  # its rows are new tensors: the old ones stay as they are
+        super().begin(task, generator)  # creates new tensors; the old ones stay unchanged
 
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
         if self.task.is_first:
@@ -60,15 +60,15 @@ class LwF(Method[LwFHyper]):
         return {"cross-entropy": new, "distillation": self.hyper.distillation * distilled}
 
     def old_scores(self, batch: Batch) -> torch.Tensor:
-        """(n, old classes), of the old network and head."""
+        """Return scores (n, old classes) of the old network and head."""
         features = batch.features.detach() if self.old is None else batch.through(self.old)
         return features.to(self.old_weight.dtype) @ self.old_weight.T + self.old_bias
 
     def end(self, task: Task, features: Features) -> None:
-        self.old = None  # the network itself, until the next task begins
+        self.old = None  # the network itself is the old one until the next task
 
 
 def distillation(scores: torch.Tensor, old: torch.Tensor, temperature: float) -> torch.Tensor:
-    """-Σ_j p_j log q_j, the mean over rows (n, C), of p = softmax(old / T) and q = softmax(scores / T)."""
+    """Return the mean over rows (n, C) of -Σ_j p_j log q_j, with p = softmax(old / T) and q = softmax(scores / T)."""
     target = torch.softmax(old / temperature, 1)
     return torch.nn.functional.cross_entropy(scores / temperature, target)

@@ -1,4 +1,4 @@
-"""Nearest class mean (SimpleCIL, Zhou et al., 2023): a class is the mean of its features, and nothing is trained."""
+"""Nearest class mean (SimpleCIL, Zhou et al., 2023). Nothing is trained after task 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NCMHyper(FrozenHyper):
     """Hyper-parameters of NCM."""
 
     metric: Literal["cosine", "euclidean"] = about(
-        "cosine", "how near a feature is to a class's mean", "PyCIL, simplecil.py; euclidean is the older NCM"
+        "cosine", "similarity of a feature to a class mean", "PyCIL, simplecil.py; euclidean is the older NCM"
     )
 
 
@@ -24,8 +24,8 @@ class NCMHyper(FrozenHyper):
 class NCM(Frozen[NCMHyper]):
     """NCM (SimpleCIL): the nearest class mean of a network that is frozen after task 1.
 
-    The means are the head's rows, so there is nothing else to remember. They are of plain images, as in PyCIL. Task 1 is
-    trained with a linear head, where SimpleCIL has a cosine head, so that all methods can share its training.
+    The means are the rows of the head, and nothing else is stored. They are of plain images, as in PyCIL. Task 1 is trained
+    with a linear head, not with SimpleCIL's cosine head, so that all methods can share its training.
     """
 
     def end(self, task: Task, features: Features) -> None:

@@ -1,4 +1,4 @@
-"""PASS: every quarter turn of an image is a class of its own, and old classes come back as their means plus noise.
+"""PASS: each rotation of an image is a class of its own; old classes are replayed as means plus noise.
 
 Zhu et al., Prototype Augmentation and Self-Supervision for Incremental Learning, CVPR 2021; CVPR21_PASS/PASS.py.
 """
@@ -21,10 +21,12 @@ class PASSHyper(Hyper):
     """Hyper-parameters of PASS."""
 
     prototypes: float = about(10.0, "weight of the cross-entropy of old classes' noisy means", "official main.py")
-    distillation: float = about(10.0, "weight of the distance of the features to the old network's", "official main.py")
-    temperature: float = about(0.1, "by which scores are divided in both cross-entropies", "official main.py")
+    distillation: float = about(
+        10.0, "weight of the distance between features and those of the old network", "official main.py"
+    )
+    temperature: float = about(0.1, "divides the scores in both cross-entropies", "official main.py")
     radius: Literal["first", "seen"] = about(
-        "first", "r² of the noise: mean variance of the classes of task 1, or of all seen so far (PyCIL)", "official PASS.py"
+        "first", "r² of the noise: mean variance of the classes of task 1, or of all seen classes (PyCIL)", "official PASS.py"
     )
 
     def __post_init__(self) -> None:
@@ -32,7 +34,7 @@ class PASSHyper(Hyper):
             raise ValueError(f"temperature must be positive, not {self.temperature}.")
 
 
-# The official PASS.py and IL2A.py, every task alike: StepLR(45) of 101 epochs.
+# The official PASS.py and IL2A.py, the same in every task: StepLR(45) of 101 epochs.
 OFFICIAL = Phase(
     epochs=101,
     batch_size=64,
@@ -48,11 +50,11 @@ OFFICIAL = Phase(
 
 @method("pass", PASSHyper(OFFICIAL, OFFICIAL), sources={"first": "official PASS.py", "later": "official PASS.py"})
 class PASS(Method[PASSHyper]):
-    """PASS: turned images as classes of their own; old classes as means plus noise; features held by distillation.
+    """PASS: rotated images as classes of their own; old classes as means plus noise; features distilled.
 
-    The official head has outputs 4y + turn and scores with 0, 4, 8, …; ours has those in `head` and the others, which
-    never score, in `turned`. Images that are not square, features, and images for a network that does not train are not
-    turned. Means and radius are of all plain images (official: of augmented ones, without the last batch of an epoch).
+    The official head has outputs 4y + turn and scores with 0, 4, 8, …. Here `head` has these outputs and `turned` the others,
+    which are not used for scores. Images are not rotated if they are not square or if the network is frozen. Means and radius
+    are of all plain images (officially of augmented ones, without the last batch of an epoch).
     """
 
     remembers = ("means", "variances", "old")
@@ -60,9 +62,9 @@ class PASS(Method[PASSHyper]):
 
     def __init__(self, hyper: PASSHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
-        self.turned = LinearHead(network.dim, device)  # row 3y + turn - 1: class y, turned once, twice, three times
+        self.turned = LinearHead(network.dim, device)  # row 3y + turn - 1: class y, rotated by `turn` quarter turns
         self.means = torch.zeros(0, network.dim, device=device)
-        self.variances = torch.zeros(0, device=device)  # of classes that the radius comes from, each a mean over features
+        self.variances = torch.zeros(0, device=device)  # mean variance of each class that the radius is computed from
         self.old: Extractor | None = None
 
     @property
@@ -90,7 +92,7 @@ class PASS(Method[PASSHyper]):
         return images, torch.where(turn == 0, label, len(self.task.seen) + 3 * label + turn - 1)
 
     def outputs(self, features: torch.Tensor) -> torch.Tensor:
-        """What competes in the loss: the seen classes, and behind them their turns."""
+        """Return the scores in the loss: those of the seen classes, then those of their rotations."""
         upright = self.head(features)
         scores = torch.cat([upright, self.turned(features)], 1) if self.turns else upright
         return scores / self.hyper.temperature
@@ -107,7 +109,7 @@ class PASS(Method[PASSHyper]):
         return terms
 
     def pseudo_features(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """μ_y + r ε for as many y as a batch has images, each drawn from all old classes. Upright: their labels are y."""
+        """Draw μ_y + r ε for as many old classes y, drawn with repetition, as a batch has images. Return them with labels y."""
         labels = torch.randint(len(self.task.old), (self.phase(self.task).batch_size,), generator=generator).to(self.device)
         noise = torch.randn(len(labels), self.network.dim, generator=generator).to(self.device)
         return self.means[labels] + self.radius * noise, labels
@@ -123,11 +125,11 @@ class PASS(Method[PASSHyper]):
             self.variances = torch.cat([self.variances, new.covariances.variances()[order].mean(1)])
 
     def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """What pseudo features are drawn from: the class's mean, and the one radius in all directions."""
+        """The distribution of pseudo features: the class mean, and the same radius in all directions."""
         axes = axes.to(self.means)
         return axes @ self.means[label], self.radius**2 * (axes @ axes.T), None
 
-    # ---- the outputs of turned images are trained and kept as the head is ---------------------------------------------
+    # ---- the outputs of rotated images are trained and stored like the head ---------------------------------------------
 
     def trainable(self) -> list[torch.Tensor]:
         return super().trainable() + ([self.turned.weight, self.turned.bias] if self.turns else [])

@@ -1,4 +1,4 @@
-"""RanPAC (McDonnell et al., NeurIPS 2023): ridge regression on random features, its strength chosen within the stream."""
+"""RanPAC (McDonnell et al., NeurIPS 2023): ridge regression on random features, with a ridge chosen in each task."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class RanPACHyper(FrozenHyper):
     """Hyper-parameters of RanPAC."""
 
     projections: int = about(
-        0, "M: random features; 0: 10000, or 20 times the network's if that is less", "official: 10000 for 768"
+        0, "M: random features; 0: 10000, or 20 times the network's features if that is less", "official: 10000 for 768"
     )
     ridges: tuple[float, ...] = about(
-        tuple(10.0**power for power in range(-8, 9)), "strengths λ of the ridge to choose from", "official: 1e-8 to 1e8"
+        tuple(10.0**power for power in range(-8, 9)), "candidates for the ridge λ", "official: 1e-8 to 1e8"
     )
     holdout: float = about(0.2, "share of a task's training features on which λ is chosen", "official")
 
@@ -36,9 +36,9 @@ class RanPACHyper(FrozenHyper):
 class RanPAC(RandomFeatures[RanPACHyper]):
     """RanPAC: Gram matrix and class sums of random ReLU features; ridge regression, with λ from a holdout of each task.
 
-    Differs from the official code: float64; nothing is sized for classes to come; the network is trained whole on task 1,
-    not by adapters; λ grows tenfold where the Gram matrix cannot be solved with the one chosen. The random weights come
-    from a seed, which alone is remembered.
+    Differences from the official code: it uses float64; the number of classes need not be known in advance; task 1 trains the
+    whole network, not adapters; λ is increased tenfold if the Gram matrix cannot be solved. The random weights are drawn from
+    a seed, and only the seed is stored.
     """
 
     remembers = ("seed", "ridge", "gram", "sums", "weight")
@@ -53,7 +53,7 @@ class RanPAC(RandomFeatures[RanPACHyper]):
         self._random: torch.Tensor | None = None
 
     def expanded(self, features: torch.Tensor) -> torch.Tensor:
-        """Random features (n, M)."""
+        """Return random features (n, M)."""
         if self._random is None:
             drawing = torch.Generator().manual_seed(self.seed)
             self._random = torch.randn(self.network.dim, self.width, generator=drawing, dtype=torch.float64).to(self.device)
@@ -70,9 +70,10 @@ class RanPAC(RandomFeatures[RanPACHyper]):
         self.weight = self.solved()
 
     def choose_ridge(self, task: Task, rows: torch.Tensor, labels: torch.Tensor) -> None:
-        """The λ with the least squared error on the holdout, learned from the rest of the task; the last one if it is tiny.
+        """Choose the λ with the least squared error on the holdout after learning from the rest of the task.
 
-        All λ from one eigendecomposition: of Hᵀ H, or of H Hᵀ where there are fewer rows than random features.
+        λ is kept if the task is too small. All λ use one eigendecomposition, of Hᵀ H, or of H Hᵀ if there are fewer rows than
+        random features.
         """
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.seed + 1 + task.index))
         count = int((1 - self.hyper.holdout) * len(rows))
@@ -94,7 +95,7 @@ class RanPAC(RandomFeatures[RanPACHyper]):
         self.ridge = self.hyper.ridges[int(torch.stack(errors).argmin())]
 
     def solved(self) -> torch.Tensor:
-        """W = (G + λ I)⁻¹ Q, (M, C)."""
+        """Return W = (G + λ I)⁻¹ Q, (M, C)."""
         while True:
             system = self.gram.clone()
             system.diagonal().add_(self.ridge)

@@ -1,4 +1,4 @@
-"""SSRE (Zhu et al. 2022): side branches learn a new task and are merged into the network; prototypes stand for old classes."""
+"""SSRE (Zhu et al. 2022): side branches learn a new task and are merged into the network; prototypes are replayed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class SSREHyper(Hyper):
     """Hyper-parameters of SSRE."""
 
-    temperature: float = about(0.1, "by which scores are divided in every cross-entropy", "official code")
-    distillation: float = about(1.0, "weight of the distance to the old features, a sum over the batch", "official; PyCIL: 2")
+    temperature: float = about(0.1, "divides the scores in every cross-entropy", "official code")
+    distillation: float = about(1.0, "weight of the distance to the old features, summed over the batch", "official; PyCIL: 2")
     prototypes: float = about(10.0, "weight of the cross-entropy of the old classes' prototypes", "official code")
 
     def __post_init__(self) -> None:
@@ -31,18 +31,18 @@ class SSREHyper(Hyper):
 
 
 # Task 1: PyCIL's values, which are PASS's, because the official code for it was never published.
-# Later tasks: official code. Batch norm is folded away; any that could not be is fixed.
+# Later tasks: official code. Batch norm is folded into convolutions where possible, and fixed otherwise.
 LATER = Phase(60, extractor_lr=2e-4, head_lr=2e-4, schedule="step", milestones=(0.75,), optimizer="adam", batchnorm="fixed")
 
 
 @method("ssre", SSREHyper(OFFICIAL, LATER), sources={"first": "PyCIL's ssre.py", "later": "official code"})
 class SSRE(Method[SSREHyper]):
-    """SSRE: side branches learn the new task and are merged; new images near old prototypes distil rather than teach.
+    """SSRE: side branches learn the new task and are merged; new images near old prototypes are distilled, not learned.
 
-    After task 1 batch norm is folded into the convolutions. In later tasks the kernels are frozen and 1×1 branches beside the
-    3×3 ones train, so that the old network is the network without its branches and needs no copy. Unlike the official code,
-    prototypes are means over all plain images, not over full batches of augmented ones, and no gradient flows through the
-    selection's weights (as in PyCIL). The stem has no branch, as in the official code.
+    After task 1 batch norm is folded into the convolutions. In later tasks the kernels are frozen, and 1×1 branches parallel to
+    the 3×3 kernels are trained. The old network is then the network without branches, and no copy is needed. Unlike in the
+    official code, prototypes are means over all plain images, and no gradient flows through the selection's weights (as in
+    PyCIL). As in the official code, the stem has no branch.
     """
 
     remembers = ("means",)
@@ -50,7 +50,7 @@ class SSRE(Method[SSREHyper]):
 
     def __init__(self, hyper: SSREHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
-        self.means = torch.zeros(0, network.dim, device=device)  # prototypes of the classes that have been learned
+        self.means = torch.zeros(0, network.dim, device=device)  # prototypes of the classes learned so far
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
         super().begin(task, generator)
@@ -84,7 +84,7 @@ class SSRE(Method[SSREHyper]):
         }
 
     def old_features(self, batch: Batch) -> torch.Tensor:
-        """Of the network before this task: without its branches."""
+        """Return the features of the network before this task, that is without branches."""
         if not batch.features.requires_grad:
             return batch.features
         with branches.without_branches(self.network):
@@ -102,6 +102,6 @@ class SSRE(Method[SSREHyper]):
 
 
 def similarity(features: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-    """s_i (n,): the largest cosine of features (n, d) with one of the means (K, d); 0 if all are negative."""
+    """Return the largest cosine of features (n, d) with one of the means (K, d), (n,); 0 if all are negative."""
     normalize = torch.nn.functional.normalize
     return (normalize(features, dim=1) @ normalize(means, dim=1).T).amax(1).clamp(0, 1)

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from amgc.core.statistics import Form
 from amgc.data.augment import normalise
-from amgc.data.folders import MEAN, STD
 from amgc.data.images import Images
-from amgc.features import build
+from amgc.data.sets.folders import MEAN, STD
+from amgc.features import build, extractors
 from amgc.features.extractor import Extractor
-from amgc.features.options import OPTIONS, make_options
 from amgc.features.pretrained import import_timm
-from amgc.features.registry import names
+from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.folder import Folder
 from amgc.model.pictures import Frame, Picture, PictureError
+from amgc.registry import is_file
 
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
 SIDE = 64  # maximum image size for patches; smaller if the first images are smaller
@@ -39,20 +39,26 @@ ENCODING = threading.Lock()  # an extractor uses all cores, and patches change t
 def resolve(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return name or file, and options, of the extractor that `features` refers to: a name, a file or another model."""
     name = os.fspath(features)
-    if name.partition(":")[0] in OPTIONS:
+    if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
         defaults = {"filters": FILTERS, "draw": "gaussian"} if base == "patches" else {}
         chosen = defaults | options | ({"model": model} if model else {})
-        make_options(base, chosen)  # raises an error before anything is written
+        find(name).with_options(chosen)  # raises an error before anything is written
         if base == "patches" and chosen.get("weights") is not None:
             raise ValueError(
                 "patches have no weights: they are fitted on the first images. Omit the weights, or choose a network."
             )
         return base, chosen
+    if is_file(name):
+        raise ValueError(
+            f"a model cannot use the extractor in {name!r}: whoever opens the model would have to run that file. Name an "
+            "extractor of amgc, or import your file in Python before you create or open the model."
+        )
     if Folder(name).exists:
         return str(_extractor_of(Folder(name))), options
     if not Path(name).is_file():
-        raise ValueError(f"there is no extractor, file or model {name!r}; extractors are {', '.join(names())} (as timm:NAME).")
+        known = f"extractors are {', '.join(extractors())} (as timm:NAME)"
+        raise ValueError(f"there is no extractor, file or model {name!r}; {known}.")
     return name, options
 
 
@@ -74,7 +80,7 @@ def create(name: str, options: dict[str, Any], size: int | None, seed: int) -> E
     """Create an extractor with random or loaded weights."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        made = _build(name, options, size) if name in OPTIONS else _from_file(name, options, size)
+        made = _build(name, options, size) if name in extractors() else _from_file(name, options, size)
     if made.mean is None:
         made.mean, made.std = (MEAN, STD) if made.image_shape[0] == 3 else ((0.5,), (0.25,))
     return made.eval().requires_grad_(False)

@@ -27,7 +27,7 @@ class Info:
     features : name, options and number of features of the extractor, and its checksum ("" before it is fitted).
     margins : m_k of the paper by class; empty if all are 0.
     bytes : size of each file.
-    kept, not_kept : what is stored and what is not, as sentences.
+    kept, not_kept : what is stored and what is never stored, in words.
     changeable : whether the model can learn.
     """
 
@@ -69,9 +69,9 @@ def describe(path: Path, state: State) -> Info:
         bytes={MANIFEST: (path / MANIFEST).stat().st_size, **{entry.name: entry.bytes for entry in manifest.files.values()}},
         kept=tuple(_kept(state, form)),
         not_kept=(
-            "no complete image" if _has_fragments(state) else "no image or part of an image, encoded or as pixels",
-            "no features of a single image, only sums over all images of a class",
-            "no file name, date or location of an image",
+            "complete images" if _has_fragments(state) else "images or parts of images, encoded or as pixels",
+            "features of single images; only sums over all images of a class are stored",
+            "file names, dates and locations of images",
         ),
         made=manifest.made,
         created=manifest.created,
@@ -102,7 +102,7 @@ def _kept(state: State, form: str | None) -> list[str]:
         )
     if state.extractor is not None and state.extractor.name == "patches":
         fragments = "filters that are fragments of the first images, a few pixels wide, up to brightness and contrast"
-        drawn = "filters drawn at random with the covariance of small patches of the first images; no fragment of an image"
+        drawn = "filters drawn at random with the covariance of small patches of the first images; no fragments of images"
         kept.append(fragments if _has_fragments(state) else drawn)
         kept.append("means and standard deviations of the first images' features")
     elif state.extractor is not None:

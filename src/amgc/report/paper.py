@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from amgc.engine.config import merged
-from amgc.features.options import OPTIONS
+from amgc.features import extractors
 from amgc.methods.registry import methods
+from amgc.options import merged
 from amgc.runs import RunRecord, flat
 from amgc.runs.folder import PLAN
 
@@ -122,8 +122,8 @@ def toml(path: Path) -> dict[str, Any]:
 def _network(config: dict[str, Any]) -> dict[str, Any]:
     """Return the extractor and all its options, defaults included."""
     name = str(config.get("features"))
-    kind = OPTIONS.get(name.partition(":")[0])
-    usual = asdict(kind()) if kind is not None else {}
+    known = extractors().get(name.partition(":")[0])
+    usual = asdict(known.options) if known is not None else {}
     return {"features": name} | usual | dict(config.get("features_options") or {})
 
 

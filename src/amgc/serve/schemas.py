@@ -110,8 +110,8 @@ class Classes(Exact):
     """Classes and contents of the model, and what it is doing."""
 
     classes: list[Known] = Field(description="in the order in which they were learned")
-    kept: list[str] = Field(description="what is stored, as sentences")
-    not_kept: list[str] = Field(description="what is never stored, as sentences")
+    kept: list[str] = Field(description="what is stored, in words")
+    not_kept: list[str] = Field(description="what is never stored, in words")
     bytes: int = Field(ge=0, description="size of all files of the model")
     changeable: bool = Field(description="whether the model can learn")
     learning: Learning | None

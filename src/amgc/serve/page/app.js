@@ -1,24 +1,24 @@
-// The page: teach, ask, what it knows.
+// The page: teach the model, ask it, list its classes.
 
 import { $, Refused, api, count, make, portions, takeToken, thumbnail, zones } from "/parts.js";
 
-const SHOWN = 12; // answers
-const UNFIT = 0.01; // share of a class's own pictures below which another is none of it
-const FEW = 6; // pictures below which little can be said of how a class's others lie
+const SHOWN = 12; // maximum number of answers on the page
+const UNFIT = 0.01; // fit below which a picture counts as none of the classes
+const FEW = 6; // minimum number of pictures of a class for its fit to be shown
 const percent = (share) => (share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`);
 
-let known = null; // what the server said of the model last
+let known = null; // last response of /api/classes
 let chosen = []; // pictures to learn from
-let lessons = 0; // that this page has sent and that are not done
-let looks = 0, latest = 0; // how often it has looked, and which of these looks is shown
+let lessons = 0; // number of unfinished requests to learn
+let looks = 0, latest = 0; // number of refreshes started, and of the one that is shown
 
-/** Say something in a live region, as news or as a problem. */
+/** Show a message in a live region, as news or as an error. */
 function say(place, text, bad = false) {
   place.textContent = text;
   place.classList.toggle("bad", bad);
 }
 
-/** Do something, and say in `place` why if it cannot be done. */
+/** Run an action; if it fails, show the reason in `place`. */
 async function attempt(place, action) {
   try {
     return await action();
@@ -29,13 +29,13 @@ async function attempt(place, action) {
   }
 }
 
-// ---- what it knows ------------------------------------------------------------------------------------------------------
+// ---- classes ------------------------------------------------------------------------------------------------------------
 
 async function look() {
   const mine = ++looks;
   try {
     const now = await api("classes");
-    if (mine < latest) return; // a later look was answered first
+    if (mine < latest) return; // a later refresh has finished first
     latest = mine;
     show(now);
     trouble(known.problem);
@@ -73,7 +73,7 @@ function show(now) {
   if (!now.changeable) say($("teach-said"), "This model cannot learn more: it was made without statistics of its classes.");
 }
 
-/** In place: rows that stay are not touched, so that the focus stays where it is. */
+/** Update the list in place: unchanged rows keep the focus. */
 function showClasses(classes) {
   const list = $("classes"), focused = list.contains(document.activeElement);
   const rows = new Map([...list.children].map((item) => [item.label, item]));
@@ -84,7 +84,7 @@ function showClasses(classes) {
     if (list.children[place] !== item) list.insertBefore(item, list.children[place] ?? null);
     item.querySelector(".soft").textContent = pictures ? count(pictures, "picture") : "";
   });
-  if (focused && !list.contains(document.activeElement)) $("known-title").focus(); // its class was forgotten
+  if (focused && !list.contains(document.activeElement)) $("known-title").focus(); // the focused class was forgotten
 }
 
 function row(label) {
@@ -105,7 +105,7 @@ function askToForget(label) {
     const done = await attempt(place, () => api("forget", { json: { label }, waiting: (text) => say(place, text) }));
     await look();
     if (done) say(place, `Forgot “${label}”.`);
-    $("known-title").focus(); // the button that had it is gone
+    $("known-title").focus(); // the focused button is gone
   }, { once: true });
   dialog.showModal();
 }
@@ -174,7 +174,7 @@ async function learn(event) {
   });
   lessons -= 1;
   if (!done) {
-    chosen = [...files.slice(sent), ...chosen]; // what was not learned can be tried again
+    chosen = [...files.slice(sent), ...chosen]; // can be sent again
     showChosen();
     if (!name.value) name.value = label;
   }
@@ -185,13 +185,13 @@ async function learn(event) {
   say(place, `Learned “${label}” from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s. None of them was kept.${left}${more}`);
 }
 
-/** What is being learned, by this page or another. */
+/** Show the progress of learning, by this page or another. */
 function progress() {
   const now = known?.learning, bar = $("teach-bar");
   const busy = Boolean(now) || lessons > 0;
   if (busy) {
     if (now?.total && now.done < now.total) Object.assign(bar, { max: now.total, value: now.done });
-    else bar.removeAttribute("value"); // on its way, or being solved: it moves, and does not say how far
+    else bar.removeAttribute("value"); // being sent or solved: progress is unknown
     const doing = now ? `Learning “${now.label}”: ${now.done} of ${count(now.total, "picture")}.` : "Sending the pictures …";
     const waiting = known?.waiting ? ` ${count(known.waiting, "more lesson")} waiting.` : "";
     $("teach-doing").textContent = `${doing}${waiting}${known?.classes.length ? " It goes on answering meanwhile." : ""}`;
@@ -213,7 +213,7 @@ async function ask(files) {
   }
 }
 
-/** What is answered to one picture; that it cannot be used is an answer too, and does not keep the others from theirs. */
+/** Return the answer for one picture. An unreadable picture gets an error as its answer and does not affect the others. */
 async function answered(file, place) {
   try {
     if (known) portions([file], known.limits);
@@ -227,7 +227,7 @@ async function answered(file, place) {
   }
 }
 
-/** What the numbers mean. */
+/** Explain an answer in words. */
 function inWords({ answer, fit, classes }) {
   const own = known?.classes.find(({ label }) => label === answer);
   if (fit === null) return { title: answer, text: "How well it fits is not known with this model." };
@@ -264,7 +264,7 @@ takeToken();
 zones({ teach: choose, ask });
 $("teach-form").addEventListener("submit", learn);
 
-/** Look at the model again and again: often while it learns, now and then otherwise, never while nobody looks. */
+/** Refresh repeatedly: often while the model learns, rarely otherwise, never while the page is hidden. */
 async function keepLooking() {
   if (!document.hidden) await look();
   setTimeout(keepLooking, known?.learning || lessons ? 400 : 4000);

@@ -1,8 +1,8 @@
-// What the page is built from: requests, elements, places for pictures, the camera.
+// Parts of the page: requests, elements, drop zones, the camera.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element with attributes, properties and children; text is always text. */
+/** Create an element with attributes, properties and children; text is never parsed as HTML. */
 export function make(tag, about = {}, ...children) {
   const element = Object.assign(document.createElement(tag), about);
   element.append(...children);
@@ -13,18 +13,18 @@ export const count = (number, one, many = `${one}s`) => `${number.toLocaleString
 
 // ---- requests -----------------------------------------------------------------------------------------------------------
 
-const TRIES = 5; // of a request that the server asks to repeat later
-const SENDABLE = /^[\x20-\x7e]*$/; // what `fetch` takes in a header, and the server in a token
+const TRIES = 5; // attempts if the server asks to try again later
+const SENDABLE = /^[\x20-\x7e]*$/; // characters that `fetch` allows in a header, and the server in a token
 const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
-/** What a person is told when something cannot be done. */
+/** An error with a message for the user. */
 export class Refused extends Error {}
 
-/** Ask the server. `waiting` is told when the server is busy and the request will be repeated. */
+/** Send a request. `waiting` is called when the server is busy and the request will be repeated. */
 export async function api(path, { body, json, waiting = () => {} } = {}) {
   for (let attempt = 1; ; attempt++) {
     const headers = {};
-    if (!SENDABLE.test(sessionStorage.getItem("token") ?? "")) sessionStorage.removeItem("token"); // wrong: the server asks for another
+    if (!SENDABLE.test(sessionStorage.getItem("token") ?? "")) sessionStorage.removeItem("token"); // invalid: the server will ask for another
     const token = sessionStorage.getItem("token");
     if (token) headers.Authorization = `Bearer ${token}`;
     if (json) headers["Content-Type"] = "application/json";
@@ -48,7 +48,7 @@ export async function api(path, { body, json, waiting = () => {} } = {}) {
   }
 }
 
-/** The printed link carries the token behind its #, which no browser sends; it is taken out of the address at once. */
+/** Take the token from the printed link, where it follows the #, and remove it from the address. */
 export function takeToken() {
   const found = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!found) return;
@@ -58,7 +58,7 @@ export function takeToken() {
 
 let asked = null;
 
-/** Show the dialog for the token, once for all requests that wait for it. */
+/** Show the dialog for the token, once for all waiting requests. */
 function askForToken(refused) {
   if (asked === null && sessionStorage.getItem("token") !== refused) return Promise.resolve(); // entered meanwhile
   asked ??= new Promise((done) => {
@@ -74,9 +74,9 @@ function askForToken(refused) {
   return asked;
 }
 
-/** Pictures in requests that the server takes: none with too many of them, or too many bytes. */
+/** Split pictures into requests within the limits of the server. */
 export function portions(files, limits) {
-  const most = limits.upload_mb * 1e6 - 20_000; // what surrounds the pictures counts too
+  const most = limits.upload_mb * 1e6 - 20_000; // leaves room for the other parts of the request
   const found = [];
   let room = 0;
   for (const file of files) {
@@ -91,11 +91,11 @@ export function portions(files, limits) {
   return found;
 }
 
-// ---- places for pictures ------------------------------------------------------------------------------------------------
+// ---- drop zones ---------------------------------------------------------------------------------------------------------
 
-/** Let pictures be dropped, pasted, chosen or taken in the named zones; `takers` get them as files. */
+/** Accept dropped, pasted, chosen and taken pictures in the named zones and pass them to `takers` as files. */
 export function zones(takers) {
-  let last = "ask"; // where a pasted picture goes: the part of the page that was used last
+  let last = "ask"; // target of pasted pictures: the zone that was used last
   const give = (name, files) => {
     const pictures = [...files].filter((file) => file instanceof Blob);
     if (pictures.length) takers[name](pictures);
@@ -124,7 +124,7 @@ export function zones(takers) {
   });
 }
 
-/** A small view of a file; formats that the browser cannot show are shown by name. */
+/** Create a thumbnail of a file; formats that the browser cannot show are shown by name. */
 export function thumbnail(file, text) {
   const url = URL.createObjectURL(file);
   const image = make("img", { src: url, alt: text });
@@ -141,7 +141,7 @@ const NO_CAMERA = {
   NotReadableError: "Another program is using the camera.",
 };
 
-/** Show what the camera sees and give pictures of it to `taker`: one, or as many as are wanted. */
+/** Open the camera and pass one or several pictures to `taker`. */
 async function camera(taker, once) {
   const dialog = $("camera"), view = $("camera-view"), said = $("camera-said"), take = $("camera-take");
   let stream = null, taken = 0;

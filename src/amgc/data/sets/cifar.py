@@ -1,6 +1,6 @@
-"""CIFAR-100 from its official files, python or binary, with their checksums; downloaded only when asked.
+"""CIFAR-100 from its official files, python or binary, with their checksums; downloaded only on request.
 
-The python files are pickles. They are read by an unpickler that knows three names, all stand-ins of this module: a
+The python files are pickles. They are read by an unpickler that resolves three names, all to classes of this module. A
 pickle can then describe lists, numbers, strings and one array of bytes, and nothing else. Neither foreign code nor
 numpy's own unpickling runs.
 """
@@ -13,11 +13,13 @@ import os
 import pickle
 import tarfile
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from amgc.data.registry import source
+from amgc.data.registry import data_set
 from amgc.lazy import Lazy
+from amgc.options import option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,18 +43,25 @@ BINARY = {  # SHA-256; the records are those of the python files, in the same or
 NAMES = "fine_label_names.txt"
 
 
-@source("cifar100")
-def cifar100(root: Path, download: bool = False, verify: bool = True) -> Dataset:
+@dataclass(frozen=True)
+class CifarOptions:
+    """Options of CIFAR-100."""
+
+    download: bool = option(False, "download the python files (169 MB) if they are missing")
+    verify: bool = option(True, "compare the files with their published checksums")
+
+
+@data_set("cifar100", CifarOptions())
+def cifar100(root: Path, options: CifarOptions) -> Dataset:
     """CIFAR-100: 60,000 photographs of 32 × 32 pixels, 100 classes; the official python or binary files.
 
     root : the folder with `cifar-100-python` or `cifar-100-binary`, or that folder itself.
-    download : fetch the python files (169 MB) if they are not there. verify : check their sums.
     """
     from amgc.data.images import Dataset, Images
 
     folder = _find(root)
-    if folder is None and download:
-        folder = fetch(root)
+    if folder is None and options.download:
+        folder = download(root)
     if folder is None:
         raise FileNotFoundError(
             f"CIFAR-100 is not in {str(root.resolve())!r}: neither cifar-100-python with {', '.join(PYTHON)} nor "
@@ -60,7 +69,7 @@ def cifar100(root: Path, download: bool = False, verify: bool = True) -> Dataset
             "or load it with download=True (amgc run: --data.download)."
         )
     read = read_python if (folder / "meta").is_file() else read_binary
-    (train_x, train_y), (test_x, test_y), names = read(folder, verify)
+    (train_x, train_y), (test_x, test_y), names = read(folder, options.verify)
     return Dataset(
         Images.of(train_x, train_y),
         Images.of(test_x, test_y),
@@ -76,7 +85,7 @@ Split: TypeAlias = "tuple[NDArray[np.uint8], NDArray[np.int64]]"
 
 
 def read_python(folder: Path, verify: bool = True) -> tuple[Split, Split, tuple[str, ...]]:
-    """Images (n, 3, 32, 32), labels and class names of `train`, `test` and `meta`."""
+    """Return images (n, 3, 32, 32), labels and class names from `train`, `test` and `meta`."""
     contents = {name: loads(_read(folder / name, "md5", PYTHON[name] if verify else None), name) for name in PYTHON}
     try:
         names = tuple(str(name) for name in contents["meta"]["fine_label_names"])
@@ -92,7 +101,7 @@ def read_python(folder: Path, verify: bool = True) -> tuple[Split, Split, tuple[
 
 
 def read_binary(folder: Path, verify: bool = True) -> tuple[Split, Split, tuple[str, ...]]:
-    """The same from `train.bin`, `test.bin`: records of coarse label, fine label, 3,072 pixels."""
+    """Return the same from `train.bin` and `test.bin`: records of coarse label, fine label and 3,072 pixels."""
     splits = []
     for name, digest in BINARY.items():
         content = _read(folder / name, "sha256", digest if verify else None)
@@ -105,7 +114,7 @@ def read_binary(folder: Path, verify: bool = True) -> tuple[Split, Split, tuple[
 
 
 class _Dtype:
-    """Stands for numpy.dtype; only bytes are admitted."""
+    """Replace numpy.dtype; only bytes are accepted."""
 
     def __init__(self, kind: str, *_: Any) -> None:
         if kind not in ("u1", b"u1"):
@@ -116,7 +125,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for numpy.ndarray and its maker: keeps the raw content until it is known to be an array of images."""
+    """Replace numpy.ndarray: keep the raw content until it is known to be an array of images."""
 
     def __init__(self, kind: Any, *_: Any) -> None:
         if kind is not _Array:
@@ -127,12 +136,12 @@ class _Array:
         self.state = state
 
     def pixels(self) -> NDArray[np.uint8]:
-        """(n, 3, 32, 32)"""
+        """Return the images (n, 3, 32, 32)."""
         _, shape, dtype, fortran, content = self.state
         content = content.encode("latin1") if isinstance(content, str) else content
         count, width = shape
         if not isinstance(dtype, _Dtype) or fortran or width != 3072 or len(content) != 3072 * count:
-            raise ValueError(f"an array of shape {shape} with {len(content)} bytes is not one of CIFAR images.")
+            raise ValueError(f"an array of shape {shape} with {len(content)} bytes does not contain CIFAR images.")
         return np.frombuffer(bytearray(content), dtype=np.uint8).reshape(-1, 3, 32, 32)
 
 
@@ -154,7 +163,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def loads(content: bytes, name: str) -> dict[str, Any]:
-    """The dictionary in a CIFAR pickle; anything that would need more than lists, text and bytes is refused."""
+    """Return the dictionary in a CIFAR pickle. Anything other than lists, text and bytes is refused."""
     try:
         result = _Unpickler(io.BytesIO(content), encoding="latin1").load()
     except Exception as error:  # a damaged pickle may raise anything
@@ -187,7 +196,7 @@ def _find(root: Path) -> Path | None:
 
 
 def _incomplete(root: Path) -> str:
-    """Which file is missing, where a part of them is there."""
+    """Return a sentence about the missing files if some of them are present."""
     python, binary = [*PYTHON], [*BINARY, NAMES]
     inside = [(root / "cifar-100-python", python), (root / "cifar-100-binary", binary)]
     for folder, names in (*inside, (root, python), (root, binary)):
@@ -197,9 +206,9 @@ def _incomplete(root: Path) -> str:
     return ""
 
 
-def fetch(root: Path) -> Path:
-    """Download the python files into `root`; they appear there complete and checked, or not at all."""
-    import http.client  # here: they are seldom needed, and --help would wait for them
+def download(root: Path) -> Path:
+    """Download the python files into `root`. They appear there complete and verified, or not at all."""
+    import http.client  # here: seldom needed, and --help would wait for them
     import urllib.request
 
     root.mkdir(parents=True, exist_ok=True)
@@ -211,14 +220,14 @@ def fetch(root: Path) -> Path:
                 while block := answer.read(1 << 20):
                     digest.update(block)
                     file.write(block)
-        except (OSError, http.client.HTTPException) as error:  # the latter: an answer that breaks off, or is no HTTP
+        except (OSError, http.client.HTTPException) as error:  # the latter: a response that breaks off or is not HTTP
             raise OSError(f"CIFAR-100 could not be downloaded from {URL}: {error}.") from error
         if digest.hexdigest() != ARCHIVE_MD5:
             raise ValueError(f"what {URL} sent is not the official archive: MD5 {digest.hexdigest()}, not {ARCHIVE_MD5}.")
         unpacked = Path(temporary, "unpacked")
         unpacked.mkdir()
         with tarfile.open(archive) as tar:
-            for name, want in PYTHON.items():  # by name: no other member is ever written
+            for name, want in PYTHON.items():  # by name: other members are never written
                 member = tar.extractfile(f"cifar-100-python/{name}")
                 assert member is not None
                 (unpacked / name).write_bytes(member.read())

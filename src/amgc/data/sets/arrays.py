@@ -1,13 +1,15 @@
-"""Data sets that are arrays already: scikit-learn's digits, and `.npz` files with images or features."""
+"""Data sets that are arrays: scikit-learn's digits, and `.npz` files with images or features."""
 
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from amgc.data.registry import source
+from amgc.data.registry import data_set
 from amgc.lazy import Lazy
+from amgc.options import NoOptions, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +23,10 @@ NEEDED = ("train_x", "train_y", "test_x", "test_y")
 
 
 def stratified(labels: NDArray[np.int64], share: float, seed: int, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Which rows go to the test set: about `share` of each class, at least one, at most all but one.
+    """Return a mask (n,) of the test rows: about `share` of each class, at least one, at most all but one.
 
-    Each class draws for itself, from the seed and its name: a new class does not change how the others are split.
+    Each class has a random state of its own, made from the seed and its name. Adding a class does not change how the
+    others are split.
     """
     if not 0 < share < 1:
         raise ValueError(f"the share of test images must lie between 0 and 1, not {share}.")
@@ -38,8 +41,8 @@ def stratified(labels: NDArray[np.int64], share: float, seed: int, names: tuple[
     return test
 
 
-@source("digits")
-def digits(root: Path) -> Dataset:
+@data_set("digits", root="unused")
+def digits(root: Path, options: NoOptions) -> Dataset:
     """1,797 handwritten digits of 8 × 8 pixels, 10 classes, from scikit-learn; nothing to download.
 
     Grey values 0 to 16 become 0 to 255; a fifth of each class, always the same, is the test set.
@@ -63,10 +66,11 @@ def digits(root: Path) -> Dataset:
 
 
 def _digits_table() -> NDArray[np.float64]:
-    """Scikit-learn's digits (n, 65): 64 grey values and the label. Read from its folder, 0.02 s: to import
-    `sklearn.datasets` takes a second, and is the way only where the file has moved.
+    """Return scikit-learn's digits (n, 65): 64 grey values and the label.
+
+    They are read from its folder in 0.02 s. Importing `sklearn.datasets` takes a second, and is the fallback.
     """
-    spec = importlib.util.find_spec("sklearn")  # finds it, and does not import it
+    spec = importlib.util.find_spec("sklearn")  # does not import it
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
         if path.is_file():
@@ -77,24 +81,31 @@ def _digits_table() -> NDArray[np.float64]:
     return np.column_stack([raw.data, raw.target])
 
 
-@source("npz")
-def npz(path: Path, layout: str = "auto") -> Dataset:
+@dataclass(frozen=True)
+class NpzOptions:
+    """Options of an `.npz` file."""
+
+    layout: Literal["auto", "nhwc", "nchw"] = option(
+        "auto", "order of the axes of images; needed where the shape does not tell"
+    )
+
+
+@data_set("npz", NpzOptions(), root="required")
+def npz(path: Path, options: NpzOptions) -> Dataset:
     """npz:PATH, arrays train_x, train_y, test_x, test_y; images as uint8, or vectors of features.
 
-    Images are (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three channels; `layout` ("nhwc" or "nchw") decides
-    where the shape does not. Features are (n, d), multiplied by `scale` (d,) if the file has one. `class_names` is
-    optional: with it, labels are its indices; without it, classes are the sorted values of train_y.
+    Images are (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three channels. Features are (n, d), multiplied by
+    `scale` (d,) if the file has one. `class_names` is optional: with it, labels are its indices; without it, classes are
+    the sorted values of train_y.
     """
     from amgc.data.images import Dataset, Images
 
-    if layout not in ("auto", "nhwc", "nchw"):
-        raise ValueError(f'layout must be "auto", "nhwc" or "nchw", not {layout!r}.')
     arrays = _read(path)
     name = f"npz:{path.name}"
     train_y, test_y, names = _labels(arrays, name)
     splits = []
     for split, labels in (("train", train_y), ("test", test_y)):
-        samples = _samples(arrays[f"{split}_x"], f"{path}: {split}_x", layout, arrays.get("scale"))
+        samples = _samples(arrays[f"{split}_x"], f"{path}: {split}_x", options.layout, arrays.get("scale"))
         if len(samples) != len(labels):
             raise ValueError(f"{path}: {split}_x has {len(samples)} rows, {split}_y has {len(labels)}.")
         splits.append(Images.of(samples, labels))
@@ -113,7 +124,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             return {name: file[name] for name in (*NEEDED, "class_names", "scale") if name in file}
     except KeyError as error:
         raise ValueError(error.args[0]) from None
-    except Exception as error:  # zipfile and numpy each have their own for a damaged file
+    except Exception as error:  # zipfile and numpy raise different errors for a damaged file
         reason = "it holds Python objects, which are never unpickled" if "allow_pickle" in str(error) else error
         raise ValueError(f"{str(path)!r} cannot be read as an .npz file: {reason}.") from error
 
@@ -155,6 +166,6 @@ def _samples(x: NDArray[Any], what: str, layout: str, scale: NDArray[Any] | None
     first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
     if layout == "auto" and first == last:
         problem = "either end could be the channels" if first else "neither end has one or three channels"
-        raise ValueError(f'{what} has shape {x.shape}: {problem}; say layout="nhwc" or "nchw".')
+        raise ValueError(f'{what} has shape {x.shape}: {problem}; set layout="nhwc" or "nchw".')
     nhwc = layout == "nhwc" or (layout == "auto" and last)
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if nhwc else x

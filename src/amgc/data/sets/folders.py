@@ -1,16 +1,18 @@
-"""Data sets that are folders of image files: Tiny-ImageNet, ImageNet-Subset, and anybody's own."""
+"""Data sets that are folders of image files: Tiny-ImageNet, ImageNet-Subset, and your own."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
-from amgc.data.arrays import stratified
-from amgc.data.registry import MEMORY, is_text, source
+from amgc.data.registry import MEMORY, data_set, is_text
+from amgc.data.sets.arrays import stratified
 from amgc.lazy import Lazy
+from amgc.options import option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,36 +23,39 @@ else:
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, which PyCIL and its Tiny-ImageNet forks use
 LIST = "imagenet-subset.txt"
-LIST_SHA256 = "ecf5d7fa5ccc89af1d9c8fb84a00d058b4919b47bb1bbcdee28e6f26417f74ab"  # of the numbers, a blank between them
+LIST_SHA256 = "ecf5d7fa5ccc89af1d9c8fb84a00d058b4919b47bb1bbcdee28e6f26417f74ab"  # of the numbers, separated by spaces
 
 
-class Reading(TypedDict):
-    """How files are read; the options that all sources of this file share."""
+@dataclass(frozen=True)
+class Reading:
+    """How image files are read: the options of all data sets of this module."""
 
-    cache: Any
-    on_corrupt: str
-    memory: int
-    workers: int | None
+    cache: bool | str = option(True, "keep decoded images on disk: True, False or a folder", path=True)
+    on_corrupt: Literal["error", "skip"] = option("error", "stop at an unreadable file, or leave unreadable files out")
+    memory: int = option(MEMORY, "bytes of pixels that may be kept in memory")
+    workers: int | None = option(None, "threads that decode; None: all cores, or one if the files are small")
 
 
-@source("folder")
-def folder(
-    root: Path,
-    size: int = 64,
-    test_share: float = 0.2,
-    split_seed: int = 0,
-    cache: bool | str = True,
-    on_corrupt: str = "error",
-    memory: int = MEMORY,
-    workers: int | None = None,
-) -> Dataset:
-    """folder:PATH, your own images: train/CLASS/* and test/CLASS/* (or val/), or CLASS/* to be split.
+@dataclass(frozen=True)
+class FolderOptions(Reading):
+    """Options of a folder of images."""
 
-    size : shorter side and centre crop. test_share, split_seed : of a folder without test images.
-    cache : decoded images on disk; True, False or a folder. on_corrupt : "error", or "skip" to leave unreadable files
-    out.
-    memory : bytes of pixels that are kept in memory. workers : threads that decode.
-    """
+    size: int = option(64, "scale the shorter side to this many pixels and crop the centre")
+    test_share: float = option(0.2, "share of each class set aside for testing, in a folder without test images")
+    split_seed: int = option(0, "seed of that split")
+
+
+@dataclass(frozen=True)
+class SubsetOptions(Reading):
+    """Options of ImageNet-Subset."""
+
+    classes: str | None = option(None, "file with one wnid per line: the classes to use instead of the usual 100", path=True)
+    size: int = option(256, "scale the shorter side to this many pixels and crop the centre; networks see 7/8 of it")
+
+
+@data_set("folder", FolderOptions(), root="required")
+def folder(root: Path, options: FolderOptions) -> Dataset:
+    """folder:PATH, your own images: train/CLASS/* and test/CLASS/* (or val/), or CLASS/* to be split."""
     from amgc.data.decode import list_folders
 
     advice = "folder:PATH takes a folder with one sub-folder per class, or with train/ and test/."
@@ -58,38 +63,32 @@ def folder(
     if not root.is_dir():
         raise NotADirectoryError(f"{str(root)!r} is a file. {advice}")
     name = f"folder:{root.resolve().name}"
-    reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
     parts = {path.name: path for path in list_folders(root)}
     test_folder = parts.get("test") or parts.get("val")
     if "train" in parts and test_folder is not None:
         names, train = _classes(parts["train"])
         test_names, test = _classes(test_folder)
         _same(names, test_names, parts["train"], test_folder)
-        return _assemble(name, root, names, train, test, size, reading)
+        return _assemble(name, root, names, train, test, options.size, options)
     if "train" in parts:
         raise FileNotFoundError(
             f"{str(root)!r} has train/ but no test/ (or val/). Add it, or name the folder with the class folders, "
-            f"{str(parts['train'])!r}, to have {test_share:.0%} of each class set aside."
+            f"{str(parts['train'])!r}, to have {options.test_share:.0%} of each class set aside."
         )
     names, everything = _classes(root)
     labels = np.array([label for _, label in everything], dtype=np.int64)
-    chosen = stratified(labels, test_share, split_seed, names)
-    return _assemble(name, root, names, everything, [], size, reading, chosen)
+    chosen = stratified(labels, options.test_share, options.split_seed, names)
+    return _assemble(name, root, names, everything, [], options.size, options, chosen)
 
 
-@source("tiny-imagenet")
-def tiny_imagenet(
-    root: Path,
-    cache: bool | str = True,
-    on_corrupt: str = "error",
-    memory: int = MEMORY,
-    workers: int | None = None,
-) -> Dataset:
+@data_set("tiny-imagenet", Reading())
+def tiny_imagenet(root: Path, options: Reading) -> Dataset:
     """Tiny-ImageNet: 110,000 photographs of 64 × 64 pixels, 200 classes; the official archive, as unpacked.
 
-    root : the folder with `tiny-imagenet-200`, or that folder itself. The official validation images are the test set,
-    as everywhere in the literature (the test labels are not public). Classes are numbered by their sorted wnids. Tests
-    see all of the 64 × 64 pixels: there is no CenterCrop(56), with which some published numbers were made.
+    root : the folder with `tiny-imagenet-200`, or that folder itself.
+
+    The official validation images are the test set, as in the literature: the test labels are not public. Classes are
+    numbered by their sorted wnids. Tests use all 64 × 64 pixels; some published numbers use CenterCrop(56).
     """
     base = root / "tiny-imagenet-200" if (root / "tiny-imagenet-200").is_dir() else root
     advice = f"Tiny-ImageNet is looked for in {str(root.resolve())!r}; unpack the official tiny-imagenet-200.zip there."
@@ -111,28 +110,19 @@ def tiny_imagenet(
         _need(path, f"val_annotations.txt names it in line {number}. {advice}")
         test.append((path, label[wnid]))
     names = readable(wnids, _words(base / "words.txt"))
-    reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
     augmentation: Augmentation = {"padding": 4, "flip": True}  # PyCIL has none; as in the learners of ADC and DPCR
-    return _assemble("tiny-imagenet", base, names, train, test, 64, reading, augmentation=augmentation)
+    return _assemble("tiny-imagenet", base, names, train, test, 64, options, augmentation=augmentation)
 
 
-@source("imagenet-subset")
-def imagenet_subset(
-    root: Path,
-    classes: str | None = None,
-    size: int = 256,
-    cache: bool | str = True,
-    on_corrupt: str = "error",
-    memory: int = MEMORY,
-    workers: int | None = None,
-) -> Dataset:
+@data_set("imagenet-subset", SubsetOptions())
+def imagenet_subset(root: Path, options: SubsetOptions) -> Dataset:
     """ImageNet-Subset: 100 classes of ImageNet, from a folder with train/WNID/* and val/WNID/*.
 
-    Of all 1,000 classes, those at the places in `imagenet-subset.txt` of the sorted wnids are taken: the first 100
-    after numpy's shuffle with seed 1993, as in PyCIL and its forerunners (other lists are in use: results do not
-    compare across lists). A folder of 100 classes is taken as it is. `classes` names a file with one wnid per line
-    instead. Images are kept at `size` 256, from which `Augment` cuts 224. For tests that is PyCIL's Resize(256),
-    CenterCrop(224); in training the random resized crop is cut from the stored square, PyCIL's from the whole photograph.
+    Of 1,000 classes, sorted by wnid, those at the positions listed in `imagenet-subset.txt` are used: the first 100
+    after numpy's shuffle with seed 1993, as in PyCIL and its predecessors. Other lists are in use, and results do not
+    compare across lists. A folder of 100 classes is used as it is. Images are stored at 256 pixels, from which `Augment`
+    crops 224. For testing this equals PyCIL's Resize(256), CenterCrop(224). In training the random resized crop is taken
+    from the stored square; PyCIL takes it from the whole photograph.
     """
     from amgc.data.decode import list_folders
 
@@ -148,9 +138,9 @@ def imagenet_subset(
     for name in ("train", "val"):
         _need(base / name, advice)
     present = [path.name for path in list_folders(base / "train")]
-    if classes is not None:
-        _need(Path(classes), "classes= names a file with one wnid per line.")
-        lines = Path(classes).read_text().splitlines()
+    if options.classes is not None:
+        _need(Path(options.classes), "classes= names a file with one wnid per line.")
+        lines = Path(options.classes).read_text().splitlines()
         wnids = sorted({line.split()[0] for line in lines if line.strip() and not line.startswith("#")})
     elif len(present) == 1000:
         wnids = sorted(present[place] for place in subset_places())
@@ -168,14 +158,14 @@ def imagenet_subset(
             found += [(path, label) for path in _images(base / split / wnid, advice)]
         splits.append(found)
     names = readable(wnids, {**_words(base / "words.txt"), **_words(base / "LOC_synset_mapping.txt")})
-    reading = Reading(cache=cache, on_corrupt=on_corrupt, memory=memory, workers=workers)
+    size = options.size
     augmentation: Augmentation = {"size": size * 7 // 8, "flip": True, "resized": True}  # PyCIL's 224 of 256 pixels
-    return _assemble("imagenet-subset", base, names, splits[0], splits[1], size, reading, augmentation=augmentation)
+    return _assemble("imagenet-subset", base, names, splits[0], splits[1], size, options, augmentation=augmentation)
 
 
 def subset_places() -> list[int]:
-    """The 100 of 1,000 places that make ImageNet-Subset, from the package's file, whose sum is checked."""
-    lines = resources.files("amgc.data").joinpath(LIST).read_bytes().decode("ascii", "replace").splitlines()
+    """Return the positions of the 100 classes of ImageNet-Subset among the 1,000, from a file whose checksum is verified."""
+    lines = resources.files("amgc.data.sets").joinpath(LIST).read_bytes().decode("ascii", "replace").splitlines()
     numbers = [line.strip() for line in lines if not line.startswith("#")]
     if hashlib.sha256(" ".join(numbers).encode()).hexdigest() != LIST_SHA256:
         raise ValueError(f"{LIST} of the amgc package has been changed; install the package again.")
@@ -183,7 +173,7 @@ def subset_places() -> list[int]:
 
 
 def readable(wnids: Sequence[str], words: dict[str, str]) -> tuple[str, ...]:
-    """The first word for each wnid, where two share it (crane, maillot) with the wnid behind it.
+    """Return the first word for each wnid; where two wnids share it (crane, maillot), the wnid is appended.
 
     >>> readable(["n01", "n02", "n03"], {"n01": "crane", "n02": "crane", "n03": "goldfish, Carassius auratus"})
     ('crane (n01)', 'crane (n02)', 'goldfish')
@@ -193,7 +183,7 @@ def readable(wnids: Sequence[str], words: dict[str, str]) -> tuple[str, ...]:
 
 
 def _words(path: Path) -> dict[str, str]:
-    """wnid → names, from `words.txt` (tab) or `LOC_synset_mapping.txt` (blank)."""
+    """Return the names by wnid from `words.txt` (tab-separated) or `LOC_synset_mapping.txt` (space-separated)."""
     if not path.is_file():
         return {}
     pairs = (line.split(None, 1) for line in path.read_text(encoding="utf-8").splitlines())
@@ -216,12 +206,12 @@ def _images(folder: Path, advice: str) -> list[Path]:
 
 
 def _classes(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
-    """Class names and (file, label) of a folder with one sub-folder per class."""
+    """Return class names and pairs (file, label) of a folder with one sub-folder per class."""
     from amgc.data.decode import list_folders
 
     folders = list_folders(root)
     if not folders:
-        raise FileNotFoundError(f"{str(root)!r} has no class folders; images belong into one sub-folder per class.")
+        raise FileNotFoundError(f"{str(root)!r} has no class folders; put the images of each class into a sub-folder.")
     for part in folders:
         if not is_text(part.name):
             raise ValueError(f"the name of the class folder {str(part)!r} is not UTF-8, so no file can hold it; rename it.")
@@ -243,24 +233,22 @@ def _assemble(
     train: Sequence[tuple[Path, int]],
     test: Sequence[tuple[Path, int]],
     size: int,
-    reading: Reading,
+    options: Reading,
     is_test: Any = None,
     augmentation: Augmentation | None = None,
 ) -> Dataset:
-    """Read all files; the test set is `test`, or those of `train` that the mask `is_test` (n,) names."""
+    """Read all files. The test set is `test`, or those rows of `train` for which the mask `is_test` (n,) is true."""
     from amgc.data.cache import read_files, select
     from amgc.data.decode import Files
     from amgc.data.images import Dataset, size_in_bytes
 
     entries = [*train, *test]
     mask = np.arange(len(entries)) >= len(train) if is_test is None else is_test
-    files = Files([str(path) for path, _ in entries], size, reading["workers"])
-    pixels, kept, errors = read_files(
-        root, files, cache=reading["cache"], on_corrupt=reading["on_corrupt"], memory=reading["memory"]
-    )
-    budget = reading["memory"] if size_in_bytes(files) <= reading["memory"] else 0
+    files = Files([str(path) for path, _ in entries], size, options.workers)
+    pixels, kept, errors = read_files(root, files, cache=options.cache, on_corrupt=options.on_corrupt, memory=options.memory)
+    budget = options.memory if size_in_bytes(files) <= options.memory else 0
     splits = []
     for rows in (np.flatnonzero(~mask).tolist(), np.flatnonzero(mask).tolist()):
         splits.append(select(pixels, kept, rows, [entries[row][1] for row in rows], budget))
     skipped = tuple(error.path for error in errors)
-    return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped, reading["memory"], augmentation)
+    return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped, options.memory, augmentation)

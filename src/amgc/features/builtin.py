@@ -1,0 +1,174 @@
+"""The extractors of the package: their options, and how each is built.
+
+Options are declared here and not beside the networks because a network's class derives from `torch.nn.Module`, and
+`amgc run --help` must not wait for torch. The networks are imported when one is built.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from amgc.features.registry import ImageShape, Options, feature_extractor
+from amgc.options import option
+
+if TYPE_CHECKING:
+    from amgc.features.extractor import Extractor
+
+Stem: TypeAlias = Literal["cifar", "imagenet", "imagenet3"]
+Shortcut: TypeAlias = Literal["A", "B"]
+
+
+@dataclass(frozen=True)
+class ConvNetOptions(Options):
+    """Options of the small convolutional network."""
+
+    dim: int = option(64, "number of features", "ours: as many as ResNet-32")
+
+    def __post_init__(self) -> None:
+        if self.dim < 4 or self.dim % 4:
+            raise ValueError(f"dim must be a positive multiple of 4 (the first layer has dim/4), not {self.dim!r}.")
+
+
+@feature_extractor("convnet", ConvNetOptions())
+def convnet(image_shape: ImageShape, options: ConvNetOptions) -> Extractor:
+    """A small convolutional network for digits."""
+    from amgc.features.convnet import ConvNet
+
+    return ConvNet(image_shape, options.dim)
+
+
+@dataclass(frozen=True)
+class ResNet18Options(Options):
+    """Options of ResNet-18."""
+
+    stem: Stem = option(
+        "cifar",
+        "first layers: cifar (3×3, stride 1), imagenet (7×7, stride 2, pool) or imagenet3 (3×3, stride 1, pool)",
+        "PyCIL for CIFAR; for ImageNet it takes imagenet if all tasks have one size, and else imagenet3",
+    )
+    width: float = option(1.0, "factor on all channel counts; 0.25 gives 128 features", "He et al. 2016")
+
+    def __post_init__(self) -> None:
+        if not self.width * 64 >= 1:
+            raise ValueError(f"width must be at least 1/64 (one channel in the stem), not {self.width!r}.")
+
+
+@feature_extractor("resnet18", ResNet18Options())
+def resnet18(image_shape: ImageShape, options: ResNet18Options) -> Extractor:
+    """ResNet-18; 512 features at width 1."""
+    from amgc.features.resnet import ResNet
+
+    widths = [max(1, round(width * options.width)) for width in (64, 128, 256, 512)]
+    return ResNet(image_shape[0], options.stem, widths, blocks=2, shortcut="B")
+
+
+@dataclass(frozen=True)
+class ResNet32Options(Options):
+    """Options of ResNet-32."""
+
+    shortcut: Shortcut = option(
+        "A",
+        "where the shape changes: A (every second pixel, new channels zero) or B (1×1 convolution and batch norm)",
+        "PyCIL's convs/cifar_resnet.py; He et al. 2016, section 4.2",
+    )
+
+
+@feature_extractor("resnet32", ResNet32Options())
+def resnet32(image_shape: ImageShape, options: ResNet32Options) -> Extractor:
+    """ResNet-32 for CIFAR; 64 features."""
+    from amgc.features.resnet import ResNet
+
+    return ResNet(image_shape[0], "cifar", (16, 32, 64), blocks=5, shortcut=options.shortcut)
+
+
+@dataclass(frozen=True)
+class PatchesOptions(Options):
+    """Options of patches."""
+
+    filters: int = option(
+        0, "number of filters, divided among the patch sizes; 0: 24 for each number in a patch, at most 1,600"
+    )
+    sizes: tuple[int, ...] = option(
+        (), "sides of the patches in pixels; empty: 5, or three eighths of the image if it is smaller than 14 pixels"
+    )
+    side: int = option(64, "larger images are reduced to this many pixels on their longer side")
+    stride: int = option(0, "pixels from one patch to the next; 0: 1, or 2 for images of more than 48 pixels")
+    grid: int = option(2, "responses are averaged over grid × grid cells of the image", "Coates & Ng 2011")
+    threshold: float = option(0.4, "what a response must exceed, either way, to count", "ours, measured")
+    mirror: bool | None = option(
+        None,
+        "average the features of an image and its mirror image, in twice the time; None: for colour images only, because "
+        "grey images may show writing",
+        "ours, measured",
+    )
+    power: float = option(
+        0.7, "exponent of the averaged responses; 0.5 is the square root, 1 changes nothing", "ours, measured"
+    )
+    contrast: float = option(
+        10.0, "added to the standard deviation (of pixels 0 to 255) by which a patch is divided", "Coates & Ng 2012"
+    )
+    whitening: float = option(0.1, "added to the variances of the patches before whitening", "Coates & Ng 2012")
+    draw: Literal["patches", "gaussian"] = option(
+        "patches",
+        "filters are whitened patches of task 1's images, or are drawn from the Gaussian with their covariance; then no "
+        "fragment of an image is kept",
+    )
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("filters", self.filters, self.filters and len(self.sizes)),
+            ("side", self.side, 1),
+            ("stride", self.stride, 0),
+            ("grid", self.grid, 1),
+            *(("sizes", size, 1) for size in self.sizes),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value!r}.")
+        for name in ("threshold", "contrast"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)!r}.")
+        for name in ("power", "whitening"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and above 0, not {getattr(self, name)!r}.")
+
+    def settled(self, channels: int, height: int, width: int) -> PatchesOptions:
+        """Return the options with the defaults that depend on the image filled in, after any reduction to `side`."""
+        shorter = min(height, width)
+        sizes = self.sizes or (min(5, max(1, 3 * shorter // 8)),)
+        filters = self.filters or min(1600, sum(24 * channels * size**2 for size in sizes))
+        mirror = channels == 3 if self.mirror is None else self.mirror
+        return replace(self, sizes=sizes, filters=filters, stride=self.stride or (2 if shorter > 48 else 1), mirror=mirror)
+
+
+@feature_extractor("patches", PatchesOptions())
+def patches(image_shape: ImageShape, options: PatchesOptions) -> Extractor:
+    """Patches: trains nothing; filters fitted on task 1's images; 2 × grid² × filters features."""
+    from amgc.features.patches import Patches
+
+    return Patches(image_shape, options)
+
+
+@dataclass(frozen=True)
+class TimmOptions(Options):
+    """Options of a model of timm."""
+
+    model: str = option("", "timm's name of the model; timm:NAME sets it")
+    pretrained: bool = option(
+        True,
+        "start from timm's published weights (a download, or the file `weights`); grey images are repeated to their channels",
+    )
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
+
+    def __post_init__(self) -> None:
+        if self.resize < 0:
+            raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
+
+
+@feature_extractor("timm", TimmOptions(), argument="model")
+def timm(image_shape: ImageShape, options: TimmOptions) -> Extractor:
+    """Any model of timm, as `timm:NAME`; needs the extra `timm`."""
+    from amgc.features.pretrained import Timm
+
+    return Timm(image_shape, options)
