@@ -29,7 +29,7 @@ def variant(monkeypatch: pytest.MonkeyPatch, method: str, **members: Any) -> Non
     """
     entry = find(method)
     kind = type("Variant", (entry.kind,), members)
-    monkeypatch.setitem(registry._ENTRIES, method, replace(entry, kind=kind))
+    monkeypatch.setitem(registry.METHODS.entries, method, replace(entry, make=kind))
 
 
 def images(

@@ -151,7 +151,7 @@ def test_a_preset_names_what_exists(name):
         ("[machine]\ndevice = 'gpu'", "device must be one of auto, cpu, cuda"),
         ("[data_options]\nsize = 3", "has no option 'size'"),
         ("[features_options]\nwitdh = 3", "has no option 'witdh'"),
-        ("tasks = = 5", "this is not TOML"),
+        ("tasks = = 5", "invalid TOML"),
         ("hyper = 3", "hyper must be a table"),
     ],
 )

@@ -204,7 +204,7 @@ def in_a_process_of_its_own(root: Path, names: list[str]) -> None:
 def test_killed_again_and_again_while_writing_it_resumes_to_the_same_end(
     which: str, _finished: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._ENTRIES, documented.NAME, documented.entry())
+    monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())
     names = SOME_METHODS if which == "some methods" else [name for name in methods() if name not in SOME_METHODS]
     paths = [str(Path(tiny.__file__).parent), str(Path(__file__).parent), str(Path(session_module.__file__).parents[2])]
     code = f"import sys; sys.path[:0] = {paths!r}; from pathlib import Path; import test_resume; "

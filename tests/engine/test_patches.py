@@ -63,7 +63,7 @@ def test_how_the_classes_are_split_into_tasks_does_not_matter(tmp_path: Path) ->
     [("lda", {}), ("ncm", {}), ("fecam", {}), ("acil", {"expansion": 300}), ("ranpac", {"projections": 300})],
 )
 def test_methods_of_a_frozen_network_need_no_epoch(method: str, hyper: dict[str, int], tmp_path: Path) -> None:
-    lines = run(config(method, hyper, features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
+    lines = run(config(method, hyper=hyper, features_options={"filters": 30}), tmp_path, dataset=tiny.images((30,) * 6))
     assert sum(lines[-1]["correct"]) / sum(lines[-1]["total"]) > 0.5
 
 

@@ -223,4 +223,6 @@ def test_entries_of_a_folder_that_cannot_be_read_are_named_and_do_not_stop_the_o
     answers = list(make("cat", "dog").predict_each([place, tmp_path / "missing.png"]))
     said = {Path(one.path).name: one.reason for one in answers if isinstance(one, PictureError)}
     assert set(said) == {"gone.png", "pipe.png", "missing.png"} and len(answers) == 4
-    assert all("no such file" in said[name] for name in ("gone.png", "missing.png")) and "no ordinary" in said["pipe.png"]
+    assert (
+        all("no such file" in said[name] for name in ("gone.png", "missing.png")) and "not a regular file" in said["pipe.png"]
+    )

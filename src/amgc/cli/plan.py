@@ -54,8 +54,7 @@ class Plan:
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         content: dict[str, Any] = {"version": VERSION, "paper": self.paper, "giver": self.giver, "takers": self.takers}
-        content["runs"] = {name: config.to_json() for name, config in self.configs.items()}
-        write_json(self.folder / PLAN, content)
+        write_json(self.folder / PLAN, content | {"runs": {name: config.to_json() for name, config in self.configs.items()}})
 
     @classmethod
     def read(cls, folder: Path) -> Plan:

@@ -34,7 +34,7 @@ from amgc.text import byte_size, duration
 STEPS, PATIENCE = 3, 1.0  # steps that are timed, but no further one after so many seconds
 COLLECTED = 8  # images on which `Method.collect` is timed
 ROWS = 512  # features on which `Method.end` is timed, and then on twice as many
-WIDE = 2048  # features with which `Method.end` is timed if there are more and nothing is trained
+WIDE = 1024  # features with which `Method.end` is timed if there are more and nothing is trained
 clock = time.perf_counter
 
 
