@@ -387,7 +387,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
             if (min(self.rank, kept.dim) if name == "rank" else getattr(self, name)) != value:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, but the classes so far were learned with {value!r}; "
-                    "call fit to start anew, or set it back."
+                    "call fit to start again, or set it back."
                 )
 
     def _check_kind(self, y: np.ndarray) -> None:

@@ -25,14 +25,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from amgc.methods.contract import Hyper, Method, about
+from amgc.methods.contract import Hyper, Method
 from amgc.methods.registry import method
+from amgc.options import option
 
 
 @dataclass(frozen=True)
 class MineHyper(Hyper):
-    way: Literal["one", "two"] = about("one", "which way", "me")
-    seed: int = about(3, "has the name of another flag", "me")
+    way: Literal["one", "two"] = option("one", "which way", "me")
+    seed: int = option(3, "has the name of another flag", "me")
 
 
 @method("mine", MineHyper())

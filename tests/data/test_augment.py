@@ -14,7 +14,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from amgc.data import Augment, Chance, Dataset, Images, load
+from amgc.data import Augment, BatchRandom, Dataset, Images, load
 from amgc.data.augment import brightness, crop_boxes, flip, normalise, pad_crop, resized_crop, rotations
 
 pytestmark = pytest.mark.cpus
@@ -28,8 +28,8 @@ def seeded(seed: int) -> Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def chance(seed: int) -> Chance:
-    return Chance(seeded(seed))
+def chance(seed: int) -> BatchRandom:
+    return BatchRandom(seeded(seed))
 
 
 def test_every_pad_crop_is_a_window_of_the_padded_image_and_all_windows_occur() -> None:
@@ -150,7 +150,7 @@ def test_the_same_generator_state_gives_the_same_batch(resized: bool) -> None:
     assert second.shape == (64, 3, size, size) and second.dtype == torch.float32
 
 
-WAYS: dict[str, Callable[[Tensor, Chance], Tensor]] = {
+WAYS: dict[str, Callable[[Tensor, BatchRandom], Tensor]] = {
     "pad_crop": lambda images, chance: pad_crop(images, 2, chance),
     "flip": flip,
     "brightness": lambda images, chance: brightness(images, 0.25, chance),
@@ -171,10 +171,10 @@ def test_processes_that_share_a_batch_augment_each_image_as_one_process_that_hol
     generators = [seeded(3) for _ in cuts[1:]]
     for _ in range(2):  # the generators are in step for the next batch as well
         parts = [
-            WAYS[way](images[start:stop], Chance(generator, start, total=64))
+            WAYS[way](images[start:stop], BatchRandom(generator, start, total=64))
             for start, stop, generator in zip(cuts, cuts[1:], generators, strict=False)
         ]
-        assert torch.equal(torch.cat(parts), WAYS[way](images, Chance(alone)))
+        assert torch.equal(torch.cat(parts), WAYS[way](images, BatchRandom(alone)))
 
 
 def test_numbers_of_one_process_are_those_of_the_bare_generator() -> None:
@@ -186,10 +186,10 @@ def test_numbers_of_one_process_are_those_of_the_bare_generator() -> None:
 
 def test_a_part_that_does_not_lie_in_its_batch_is_an_error() -> None:
     with pytest.raises(ValueError, match="images 60 to 69 lie outside of a batch of 64"):
-        flip(batch(10), Chance(seeded(0), 60, total=64))
+        flip(batch(10), BatchRandom(seeded(0), 60, total=64))
     for start, total in ((-1, 64), (3, None)):
         with pytest.raises(ValueError, match="a part has a start from 0 on and a total"):
-            Chance(seeded(0), start, total)
+            BatchRandom(seeded(0), start, total)
 
 
 def test_the_global_generator_is_not_used() -> None:

@@ -190,3 +190,11 @@ def test_hidden_files_and_other_files_do_not_count(tmp_path: Path, paint: Callab
     for name in ("Thumbs.db", "leaflet.pdf", "figure.eps", "features.h5", "film.mpg"):
         (tmp_path / name).write_bytes(b"")
     assert list_images(tmp_path) == sorted(wanted)
+
+
+def test_an_image_with_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LARGEST", 2_000_000)
+    path = saved(tmp_path / "large.png", Image.new("RGB", (2000, 1001)))
+    monkeypatch.setattr(module, "to_rgb", lambda image: pytest.fail("it was decoded"))
+    with pytest.raises(CorruptImageError, match=r"large\.png.*more than 2 million pixels"):
+        decode(path, 8)

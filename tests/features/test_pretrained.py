@@ -166,7 +166,7 @@ def test_batch_norm_with_activation_can_be_fixed(timm: ModuleType) -> None:
 def test_an_unknown_or_missing_model_name_is_answered_with_near_ones(timm: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"no model 'resnet1'; it has .*resnet18"):
         build("timm:resnet1", image_shape=(3, 32, 32))
-    with pytest.raises(ValueError, match="which model of timm"):
+    with pytest.raises(ValueError, match="specify a model of timm"):
         build("timm", image_shape=(3, 32, 32))
 
 

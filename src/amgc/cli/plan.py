@@ -127,9 +127,8 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
     from amgc.engine.run import resume, run
 
     shown = Quiet() if quiet or not is_first_process() else Shown(console)
-    begun = {
-        name for name in plan.configs if RunFolder(plan.place(name)).exists
-    }  # before any run starts, so that all processes see the same
+    # Before any run starts, so that all processes see the same.
+    begun = {name for name in plan.configs if RunFolder(plan.place(name)).exists}
     unfinished = [name for name in plan.configs if name not in begun or not is_finished(plan.place(name))]
 
     def work() -> bool:

@@ -77,7 +77,7 @@ def check_start(parsed: Parsed) -> None:
 def holds_run(folder: Path) -> bool:
     """Return whether the folder contains a run, or several."""
     named = any((folder / name).exists() for name in (PLAN, GRID, RUN))
-    return named or any(folder.glob("*/run.json"))
+    return named or any(folder.glob(f"*/{RUN}"))
 
 
 def paper(parsed: Parsed) -> dict[str, dict[str, float]]:

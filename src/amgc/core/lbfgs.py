@@ -74,13 +74,13 @@ def minimise(
 def _two_loop(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]], scale: float) -> Tensor:
     """Return -H g by L-BFGS's two-loop recursion."""
     direction = -gradient
-    remembered = []
+    shares = []
     for moved, turned, curvature in reversed(pairs):
         share = float((moved * direction).sum()) / curvature
-        remembered.append(share)
+        shares.append(share)
         direction = direction.sub(turned, alpha=share)
     direction = direction * scale
-    for (moved, turned, curvature), share in zip(pairs, reversed(remembered), strict=True):
+    for (moved, turned, curvature), share in zip(pairs, reversed(shares), strict=True):
         correction = float((turned * direction).sum()) / curvature
         direction = direction.add(moved, alpha=share - correction)
     return direction

@@ -16,14 +16,14 @@ from amgc.lazy import lazy_names
 from amgc.options import option
 
 if TYPE_CHECKING:
-    from amgc.data.augment import Augment, Chance
+    from amgc.data.augment import Augment, BatchRandom
     from amgc.data.decode import CorruptImageError
     from amgc.data.images import Dataset, Images
     from amgc.data.tasks import TaskStream, class_order, order_of, split_tasks
 
 __all__ = [
     "Augment",
-    "Chance",
+    "BatchRandom",
     "CorruptImageError",
     "Dataset",
     "Images",
@@ -41,7 +41,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "augment": ("Augment", "Chance"),
+        "augment": ("Augment", "BatchRandom"),
         "decode": ("CorruptImageError",),
         "images": ("Dataset", "Images"),
         "tasks": ("TaskStream", "class_order", "order_of", "split_tasks"),

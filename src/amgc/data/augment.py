@@ -1,9 +1,8 @@
 """Augmentation of whole batches on tensors, with an explicit generator: the same state gives the same batch.
 
-A batch comes as uint8 (n, c, h, w) and leaves as normalised float32; no image is touched on its own
-(benchmarks/augment.py prints how much faster that is than a pipeline of one image at a time). Random numbers come from a
-`Chance`, on the generator's device, in an order that depends on the size of the whole batch alone: not on how many
-processes share it.
+A batch is uint8 (n, c, h, w) before and normalised float32 after. All images are processed together
+(benchmarks/augment.py measures how much faster that is than one image at a time). Random numbers come from a
+`BatchRandom`, on the generator's device. They depend on the size of the whole batch only, not on how many processes share it.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from amgc.data.images import Augmentation, Dataset
 
 
 @dataclass(frozen=True)
-class Chance:
-    """The random numbers of one batch, the same for an image however many processes the batch is spread over.
+class BatchRandom:
+    """Draw the random numbers of one batch. An image gets the same numbers however many processes share the batch.
 
-    Every process draws for the whole batch and keeps its own part; generators in the same state then stay in step, and
-    two processes with the halves of a batch augment each image exactly as one with all of it. The numbers that others
-    keep cost next to nothing: some twenty per image at most.
+    Every process draws for the whole batch and keeps its own part. Generators in the same state then stay in step, and two
+    processes with half a batch each augment every image exactly as one process with the whole batch. The unused numbers
+    cost little: about twenty per image at most.
 
     generator : in the same state on every process; its device draws.
-    start, total : this process holds the images from `start` on of a batch of `total`. None: all of the batch is here.
+    start, total : this process holds the images from `start` on of a batch of `total`. None: the whole batch.
 
     >>> def draw(start: int, total: int, count: int) -> list[int]:
-    ...     return Chance(torch.Generator().manual_seed(0), start, total).integers((count,), 100).tolist()
+    ...     return BatchRandom(torch.Generator().manual_seed(0), start, total).integers((count,), 100).tolist()
     >>> draw(0, 5, 2) + draw(2, 5, 3) == draw(0, 5, 5)
     True
     """
@@ -45,17 +44,17 @@ class Chance:
             raise ValueError(f"start={self.start} of total={self.total} images: a part has a start from 0 on and a total.")
 
     @classmethod
-    def of(cls, chance: Chance | Generator) -> Chance:
-        """A bare generator draws for a batch that is all here."""
-        return chance if isinstance(chance, Chance) else cls(chance)
+    def of(cls, random: BatchRandom | Generator) -> BatchRandom:
+        """Return random numbers for a whole batch from a plain generator."""
+        return random if isinstance(random, BatchRandom) else cls(random)
 
     def uniform(self, shape: tuple[int, ...], low: float = 0.0, high: float = 1.0, *, dim: int = 0) -> Tensor:
-        """Float32 numbers from low to high; `dim` of `shape` is the one that counts this process's images."""
+        """Return float32 numbers from low to high; `dim` is the dimension of `shape` that counts this process's images."""
         whole = torch.rand(self._whole(shape, dim), generator=self.generator, device=self.generator.device)
         return whole.narrow(dim, self.start, shape[dim]) * (high - low) + low
 
     def integers(self, shape: tuple[int, ...], stop: int, *, dim: int = 0) -> Tensor:
-        """Int64 numbers from 0 to stop - 1, in the same way."""
+        """Return int64 numbers from 0 to stop - 1, in the same way."""
         whole = torch.randint(stop, self._whole(shape, dim), generator=self.generator, device=self.generator.device)
         return whole.narrow(dim, self.start, shape[dim])
 
@@ -66,43 +65,43 @@ class Chance:
         return tuple(total if place == dim % len(shape) else size for place, size in enumerate(shape))
 
 
-def pad_crop(images: Tensor, padding: int, chance: Chance) -> Tensor:
-    """RandomCrop(size, padding): zeros all around, then a window of the old size anywhere in it."""
+def pad_crop(images: Tensor, padding: int, random: BatchRandom) -> Tensor:
+    """Apply RandomCrop(size, padding): pad with zeros, then crop a window of the original size at random."""
     count, _, height, width = images.shape
-    top, left = chance.integers((2, count), 2 * padding + 1, dim=1).to(images.device)
+    top, left = random.integers((2, count), 2 * padding + 1, dim=1).to(images.device)
     padded = functional.pad(images, (padding, padding, padding, padding))
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view (n, c, 2p + 1, 2p + 1, h, w)
     return windows[torch.arange(count, device=images.device), :, top, left]
 
 
-def flip(images: Tensor, chance: Chance) -> Tensor:
-    """RandomHorizontalFlip: each image mirrored or not, with even chances."""
-    mirrored = chance.uniform((len(images),)) < 0.5
+def flip(images: Tensor, random: BatchRandom) -> Tensor:
+    """Apply RandomHorizontalFlip: mirror each image with probability 1/2."""
+    mirrored = random.uniform((len(images),)) < 0.5
     return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
 
 
-def brightness(images: Tensor, strength: float, chance: Chance) -> Tensor:
-    """ColorJitter(brightness): each image times a number in 1 ± strength, cut at white. Float32, still 0 to 255.
+def brightness(images: Tensor, strength: float, random: BatchRandom) -> Tensor:
+    """Apply ColorJitter(brightness): multiply each image by a number in 1 ± strength, clipped at 255. Returns float32.
 
-    The per-image pipeline also cuts to whole grey values; that difference, below 1/255, is not copied.
+    The per-image pipeline also rounds to integers; that difference, below 1/255, is ignored.
     """
-    factor = chance.uniform((len(images),), max(0.0, 1 - strength), 1 + strength).to(images.device)
+    factor = random.uniform((len(images),), max(0.0, 1 - strength), 1 + strength).to(images.device)
     return (images * factor[:, None, None, None]).clamp_(max=255)
 
 
 def resized_crop(
     images: Tensor,
     size: int,
-    chance: Chance,
+    random: BatchRandom,
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """RandomResizedCrop: a window of random area and shape, scaled to `size` bilinearly. Float32, still 0 to 255.
+    """Apply RandomResizedCrop: crop a window of random area and shape and scale it to `size`. Returns float32, 0 to 255.
 
     Windows are drawn as in torchvision (ten tries, then the centre).
     """
     _, _, height, width = images.shape
-    box = crop_boxes(len(images), height, width, chance, scale, ratio).to(images.device, torch.float32)
+    box = crop_boxes(len(images), height, width, random, scale, ratio).to(images.device, torch.float32)
     top, left, tall, wide = box.T[:, :, None]
     steps = (torch.arange(size, device=images.device) + 0.5) / size
     # Pixel coordinates, kept within the window: what lies outside of it must not bleed in at its edge.
@@ -114,17 +113,17 @@ def resized_crop(
 
 
 def crop_boxes(
-    count: int, height: int, width: int, chance: Chance, scale: tuple[float, float], ratio: tuple[float, float]
+    count: int, height: int, width: int, random: BatchRandom, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Tensor:
-    """Windows (count, 4) int64: top, left, height, width."""
+    """Return random windows (count, 4) int64: top, left, height, width."""
     tries = 10
-    area = chance.uniform((count, tries), *scale) * (height * width)
-    shape = chance.uniform((count, tries), math.log(ratio[0]), math.log(ratio[1])).exp()
+    area = random.uniform((count, tries), *scale) * (height * width)
+    shape = random.uniform((count, tries), math.log(ratio[0]), math.log(ratio[1])).exp()
     wide, tall = (area * shape).sqrt().round().long(), (area / shape).sqrt().round().long()
     fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
     first = fits.int().argmax(1, keepdim=True)
     wide, tall = wide.gather(1, first).squeeze(1), tall.gather(1, first).squeeze(1)
-    spot = chance.uniform((2, count), dim=1)
+    spot = random.uniform((2, count), dim=1)
     # No try fitted: the largest window of an allowed shape, from the centre.
     fallback_wide, fallback_tall = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
     none = ~fits.any(1)
@@ -135,8 +134,7 @@ def crop_boxes(
 
 
 def rotations(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The label augmentation of PASS: every image turned by 0, 90, 180, 270°, each turn a class of its own, 4·label +
-    turn.
+    """Apply the label augmentation of PASS: each image turned by 0, 90, 180 and 270°, with the label 4·label + turn.
 
     images (n, c, s, s) → (4n, c, s, s), the four turns of an image next to each other.
 
@@ -151,7 +149,7 @@ def rotations(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(image / 255 - mean) / std per channel, float32: pixel values 0 to 255 to about ±2.
+    """Return (image / 255 - mean) / std per channel, float32.
 
     Images of one channel are repeated to as many as there are means.
     """
@@ -167,14 +165,14 @@ def centre_crop(images: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Augment:
-    """What happens to a batch of uint8 images before it enters a network.
+    """Augment and normalise batches of uint8 images for a network.
 
-    `augment(images, chance)` is for training, with a `Chance` or a bare generator; `augment.plain(images)` for everything
-    else: tests, statistics, features.
+    `augment(images, random)` is for training, with a `BatchRandom` or a plain generator. `augment.plain(images)` is for
+    testing, statistics and features.
 
     resized : RandomResizedCrop to `size`, and for plain images the centre of that size; else images keep their size and
         get `padding` zeros around and a crop (0: none).
-    flip, brightness : chances even; factor 1 ± brightness.
+    flip, brightness : mirror with probability 1/2; factor 1 ± brightness.
     mean, std : per channel; empty for features, which pass as they are.
     """
 
@@ -188,8 +186,8 @@ class Augment:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Augment:
-        """What the data set's source says (`Dataset.augmentation`); where it says nothing, an eighth of padding, as for
-        CIFAR, and mirror images in colour only: grey images may be writing, which has none.
+        """Return the augmentation of a data set, `Dataset.augmentation`. The default is a padding of one eighth, as for CIFAR,
+        and flips of colour images only, because grey images may show writing.
         """
         if dataset.is_features:
             return cls(0, (), ())
@@ -204,7 +202,7 @@ class Augment:
         return replace(cls(size, dataset.mean, dataset.std), **said)
 
     def normalised(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> Augment:
-        """The same with the mean and std that a network was trained with (`Extractor.mean`, `.std`), unless they are None.
+        """Return the same with the mean and std that a network was trained with (`Extractor.mean`, `.std`), unless None.
 
         Grey images for a network of three channels are repeated, each channel normalised with its own numbers.
         """
@@ -217,23 +215,23 @@ class Augment:
             )
         return replace(self, mean=tuple(mean), std=tuple(std))
 
-    def __call__(self, images: Tensor, chance: Chance | Generator) -> Tensor:
-        """A training batch: uint8 (n, c, h, w) to float32, (n, c, size, size) if resized."""
+    def __call__(self, images: Tensor, random: BatchRandom | Generator) -> Tensor:
+        """Return a training batch as float32 (n, c, h, w), (n, c, size, size) if resized."""
         if not self.mean:
             return images
-        chance = Chance.of(chance)
+        random = BatchRandom.of(random)
         if self.resized:
-            images = resized_crop(images, self.size, chance)
+            images = resized_crop(images, self.size, random)
         elif self.padding:
-            images = pad_crop(images, self.padding, chance)
+            images = pad_crop(images, self.padding, random)
         if self.flip:
-            images = flip(images, chance)
+            images = flip(images, random)
         if self.brightness:
-            images = brightness(images, self.brightness, chance)
+            images = brightness(images, self.brightness, random)
         return normalise(images, self.mean, self.std)
 
     def plain(self, images: Tensor) -> Tensor:
-        """The same without chance."""
+        """Return a batch without random changes."""
         if not self.mean:
             return images
         if self.resized:

@@ -44,11 +44,11 @@ log = logging.getLogger("amgc.data")
 
 
 class StaleCacheError(Exception):
-    """The cache is not there, is of other files, or is damaged; the text says which."""
+    """The cache is missing, is of other files, or is damaged; the text says which."""
 
 
 class _ReadError(Exception):
-    """An image file that the disk does not give: told apart from an error in writing the cache."""
+    """An image file that cannot be read from the disk, as opposed to an error in writing the cache."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -56,7 +56,7 @@ class _ReadError(Exception):
 
 
 def default_folder() -> Path:
-    """$AMGC_CACHE, else `amgc` in the user's cache folder."""
+    """Return $AMGC_CACHE, else `amgc` in the user's cache folder."""
     if os.environ.get("AMGC_CACHE"):
         return Path(os.environ["AMGC_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amgc"
@@ -66,7 +66,7 @@ def clear(
     root: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Remove the decoded copies of the images in or below `root`, of all without it; returns how many caches it were.
+    """Remove the decoded copies of the images in or below `root`, or all of them. Returns how many caches were removed.
 
     cache : the folder that `load` was given as its cache; the default one without it. Nothing else in it is touched.
     """
@@ -87,7 +87,7 @@ def clear(
 
 
 def _is_of(home: Path, root: Path) -> bool:
-    """Whether a cache is of images in `root`, by its place, or below it, by its manifest."""
+    """Return whether a cache is of images in `root`, by its place, or below it, by its manifest."""
     if home.parent.name == _place(root):
         return True
     try:
@@ -104,11 +104,10 @@ def read_files(
     on_corrupt: str = "error",
     memory: int,
 ) -> tuple[Pixels, list[int], list[CorruptImageError]]:
-    """All readable files as pixels, with the rows that they had in `files`, and the errors of the others.
+    """Return all readable files as pixels, with their rows in `files`, and the errors of the other files.
 
-    cache : True for the default folder, a path for another, False for none. Without one, images that exceed `memory`
-    bytes
-        are decoded each time that they are asked for.
+    cache : True for the default folder, a path for another, False for none. Without a cache, images that exceed `memory`
+        bytes are decoded each time that they are needed.
     """
     if on_corrupt not in ("error", "skip"):
         raise ValueError(f'on_corrupt must be "error" or "skip", not {on_corrupt!r}.')
@@ -134,7 +133,7 @@ def read_files(
 
 
 def select(pixels: Pixels, kept: Sequence[int], rows: Sequence[int], labels: Sequence[int], memory: int) -> Images:
-    """Images of those `rows` of the original files that could be read (`kept`)."""
+    """Return the images of those `rows` of the original files that could be read (`kept`)."""
     readable = set(kept)
     chosen = [place for place, row in enumerate(rows) if row in readable]
     index = torch.tensor([rows[place] for place in chosen], dtype=torch.int64)
@@ -144,7 +143,7 @@ def select(pixels: Pixels, kept: Sequence[int], rows: Sequence[int], labels: Seq
 
 
 def _decode_once(files: Files, keep: bool) -> tuple[Pixels, list[CorruptImageError], list[int]]:
-    """Every file decoded; the pixels are kept in memory, or only the errors are."""
+    """Decode every file and keep the pixels in memory, or only the errors."""
     samples = torch.zeros((len(files) if keep else 0, *files.shape), dtype=torch.uint8)
     errors, bad = [], []
     for row, pixels in enumerate(files.each(range(len(files)))):
@@ -157,7 +156,7 @@ def _decode_once(files: Files, keep: bool) -> tuple[Pixels, list[CorruptImageErr
 
 
 def _cached(root: Path, files: Files, folder: Path, memory: int) -> tuple[Mapped, list[CorruptImageError], list[int]] | None:
-    """The cache of these files, made or made anew if need be; None if it cannot be written."""
+    """Return the cache of these files, written first if needed; None if it cannot be written."""
     names = _names(root, files)
     root = root.resolve()
     chosen = hashlib.sha256(b"\0".join([str(files.size).encode(), *names]))
@@ -182,12 +181,12 @@ def _cached(root: Path, files: Files, folder: Path, memory: int) -> tuple[Mapped
 
 
 def _place(root: Path) -> str:
-    """The name of the folder with all caches of an image folder."""
+    """Return the name of the folder with all caches of an image folder."""
     return hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
 
 
 def _names(root: Path, files: Files) -> list[bytes]:
-    """The paths below `root`, as the file system has them: bytes, which need not be UTF-8."""
+    """Return the paths below `root` as the file system has them: bytes, which need not be UTF-8."""
     start = os.path.join(root, "")
     return [os.fsencode(path.removeprefix(start)) for path in files.paths]
 
@@ -221,9 +220,7 @@ def _read_manifest(home: Path, fingerprint: str, files: Files) -> dict[str, Any]
 
 
 def _open(home: Path, manifest: dict[str, Any], check_all: bool) -> NDArray[np.uint8]:
-    """The pixels, with their blocks checked: all of them where they are read anyway, else sixteen over the whole
-    length.
-    """
+    """Return the pixels after checking their blocks: all of them if they will be read anyway, else sixteen."""
     try:
         array = np.load(home / manifest["pixels"], mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -239,7 +236,7 @@ def _open(home: Path, manifest: dict[str, Any], check_all: bool) -> NDArray[np.u
 
 
 def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, Any]:
-    """Decode everything into a new cache. Written, not memory-mapped: a full disk is then an error and no crash."""
+    """Decode all files into a new cache. It is written, not memory-mapped, so that a full disk is an error and not a crash."""
     needed = size_in_bytes(files)
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free

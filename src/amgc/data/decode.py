@@ -1,18 +1,18 @@
-"""Image files to pixels: any mode to RGB, upright, at one size; decoded by threads, an unreadable file named.
+"""Decode images: files, encoded bytes, PIL images and arrays to RGB, upright and of one size. Unusable images are named.
 
-Threads rather than worker processes: Pillow decodes and resizes photographs without holding the interpreter's lock, so
-threads scale as well, start at once and copy nothing between processes. With small files, of which Pillow's part is
-small, threads only get in each other's way, and one is used (benchmarks/decode.py prints all of it).
+This is the only place where amgc decodes images. Threads decode several files at a time, not worker processes: Pillow decodes
+and resizes without holding the interpreter's lock, so threads scale as well, start at once and copy nothing between
+processes. For small files threads only slow each other down, and one is used (benchmarks/decode.py measures both).
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,52 +22,89 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+T = TypeVar("T")
 
-# What is opened, by Pillow's names. Others stay shut: EPS starts Ghostscript; PDF, HDF5 or MPEG hold no single picture.
+# Formats that are opened, by Pillow's names. Others are not: EPS starts Ghostscript; PDF, HDF5 or MPEG hold no single image.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-
-
-LONGEST = 100  # times the shorter side: a few bytes may describe a picture a million pixels long, which would be scaled first
+ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")  # formats whose further frames are an animation; elsewhere they are pages or maps
+LARGEST = 100_000_000  # pixels
+LONGEST = 100  # times the shorter side: a few bytes may describe an image a million pixels long, which would be scaled first
+SMALL_FILE = 16_000  # bytes: below, threads cost more than they save
+AHEAD = 64  # images that are decoded before they are needed
 
 
 class CorruptImageError(ValueError):
-    """A file that should hold an image and cannot be read as one."""
+    """A file, or another source, that should be an image and cannot be used as one."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, advice: str = "repair it, or remove it") -> None:
         super().__init__(
             f"{path!r} is not a readable image ({reason}); repair or remove it, or leave unreadable files out with "
             f'on_corrupt="skip" (amgc run: --data.on-corrupt skip).'
         )
         self.path = path
         self.reason = reason
+        self.advice = advice
 
     def __reduce__(self) -> tuple[type[CorruptImageError], tuple[str, str]]:
         return type(self), (self.path, self.reason)  # pickle would call it with the message alone
 
 
 def decode(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
-    """The picture in a file as RGB (3, size, size): upright, shorter side scaled to `size`, centre cut out."""
+    """Return the image in a file as RGB (3, size, size): upright, shorter side scaled to `size`, centre cropped."""
+    with open(path, "rb") as file:  # read here: an error of the disk is not an error of the image
+        content = file.read()
+    image, _ = read_image(content, os.fspath(path))
+    return to_pixels(shorter_side(image, size))
+
+
+def read_image(source: Any, name: str, *, reduce_to: int | None = None, smallest: int = 1) -> tuple[Image, bool]:
+    """Return an image, upright and in RGB, and whether it is the first frame of an animation.
+
+    Raises CorruptImageError, with `name` as its path, for what is not an image, is damaged, or is too large, long or small.
+
+    source : the content of an image file as bytes, a PIL image, or an array (h, w), (h, w, 1 to 4).
+    reduce_to : JPEG files may be decoded at 1/2, 1/4 or 1/8 of their size, but at no fewer pixels than this each way.
+    smallest : pixels that the shorter side must have.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     known = formats()
-    with open(path, "rb") as file:  # read here: what the disk does wrong is then no fault of the picture
-        content = io.BytesIO(file.read())
     try:
-        with Image.open(content, formats=known) as image:
-            # Resized before it is turned, a photograph costs less memory; but the centre crop must see it upright.
-            upright = ImageOps.exif_transpose(image)
-            picture = shorter_side(to_rgb(upright), size)
-            return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+        opened = Image.open(io.BytesIO(source), formats=known) if isinstance(source, bytes) else from_array(source)
+        _check_size(name, *opened.size, smallest)
+        animated = opened.format in ANIMATED and bool(getattr(opened, "is_animated", False))
+        if reduce_to is not None:
+            opened.draft(None, (reduce_to, reduce_to))
+        # Resizing before turning would need less memory, but the centre crop must see the image upright.
+        return to_rgb(ImageOps.exif_transpose(opened)), animated
+    except CorruptImageError:
+        raise
     except UnidentifiedImageError as error:
-        raise CorruptImageError(os.fspath(path), f"it is none of {', '.join(known)}") from error
-    except Exception as error:  # Pillow's readers raise whatever the damage makes them stumble over
+        raise CorruptImageError(name, f"it is none of {', '.join(known)}", "convert it, or remove it") from error
+    except Image.DecompressionBombError as error:
+        raise _too_large(name) from error
+    except Exception as error:  # Pillow's readers raise errors of any type for damaged files
         if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
-            raise  # about the machine, not about the picture: Pillow's own errors have no errno
-        raise CorruptImageError(os.fspath(path), f"{type(error).__name__}: {error}") from error
+            raise  # an error of the machine: Pillow's own errors have no errno
+        raise CorruptImageError(name, f"{error or type(error).__name__}") from error
+
+
+def _check_size(name: str, width: int, height: int, smallest: int) -> None:
+    if width * height > LARGEST:
+        raise _too_large(name)
+    shown = f"it has {width} × {height} pixels"
+    if max(width, height) > LONGEST * min(width, height):
+        raise CorruptImageError(name, f"{shown}, one side more than {LONGEST} times the other")
+    if min(width, height) < smallest:
+        raise CorruptImageError(name, f"{shown}, and {smallest} each way are the least", "remove it")
+
+
+def _too_large(name: str) -> CorruptImageError:
+    return CorruptImageError(name, f"it has more than {LARGEST // 1_000_000} million pixels", "make it smaller first")
 
 
 def formats() -> list[str]:
-    """Those of `FORMATS` that this Pillow has a reader for (AVIF came late; MPO is read by JPEG's)."""
+    """Return those of `FORMATS` that the installed Pillow can read (AVIF came late; MPO is read by JPEG's reader)."""
     from PIL import Image
 
     Image.init()
@@ -75,8 +112,8 @@ def formats() -> list[str]:
 
 
 def to_rgb(image: Image) -> Image:
-    """Any mode to RGB. 16-bit greys are scaled (a plain convert would clip them to white); transparency is put on
-    white.
+    """Return an image of any mode as RGB. 16-bit greys are scaled (a plain convert would clip them to white); transparent
+    images are put on white.
     """
     from PIL import Image
 
@@ -98,15 +135,14 @@ def to_rgb(image: Image) -> Image:
 
 
 def shorter_side(image: Image, size: int) -> Image:
-    """Resize(size) and CenterCrop(size) of torchvision, which PyCIL uses: bilinear, the same rounding.
+    """Apply Resize(size) and CenterCrop(size) of torchvision, as PyCIL does: bilinear, the same rounding.
 
-    First across, then down, each in a call of its own: left to itself, Pillow 13 begins with down for some sizes. It rounds to
-    whole numbers in between, so the order makes some pixels one brighter or darker, and `amgc export` has to know it.
+    Horizontally first, then vertically, each in a call of its own, because Pillow 13 chooses the order by the sizes. It rounds
+    in between, so the order changes some pixels by one, and `amgc export` relies on it.
     """
     from PIL import Image
 
     width, height = image.size
-    check_proportions(width, height)
     if (width, height) == (size, size):
         return image
     if width <= height:
@@ -118,21 +154,71 @@ def shorter_side(image: Image, size: int) -> Image:
     return narrow.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
 
 
-def check_proportions(width: int, height: int) -> None:
-    """ValueError for a picture that is far longer than it is wide."""
-    if max(width, height) > LONGEST * min(width, height):
-        raise ValueError(f"it has {width} × {height} pixels, one side more than {LONGEST} times the other")
+def to_pixels(image: Image) -> NDArray[np.uint8]:
+    """Return the pixels of an RGB image, (3, h, w)."""
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def from_array(source: Any) -> Image:
+    """Return a PIL image from itself or from an array (h, w), (h, w, 1 to 4)."""
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        return source
+    array = np.asarray(source)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+        raise ValueError(f"its shape is {array.shape}, not (height, width) or (height, width, 1, 3 or 4)")
+    if array.dtype == bool:
+        array = array.astype(np.uint8) * 255
+    elif array.dtype == np.uint16:
+        array = np.rint(array / 257).astype(np.uint8)
+    elif np.issubdtype(array.dtype, np.floating):
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise ValueError("its values are not all from 0 to 1, as those of floating-point images must be")
+        array = np.rint(array * 255).astype(np.uint8)
+    elif array.dtype != np.uint8:
+        if not (np.issubdtype(array.dtype, np.integer) and array.size and array.min() >= 0 and array.max() <= 255):
+            raise ValueError(f"its values, of type {array.dtype}, are not all from 0 to 255")
+        array = array.astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def decode_each(
+    function: Callable[[T], NDArray[np.uint8]], items: Sequence[T], workers: int, ahead: int = AHEAD
+) -> Iterator[NDArray[np.uint8] | CorruptImageError]:
+    """Yield `function(item)` for each item in order, computed by threads. For an unusable image its error is yielded."""
+
+    def attempt(item: T) -> NDArray[np.uint8] | CorruptImageError:
+        try:
+            return function(item)
+        except CorruptImageError as error:
+            return error
+
+    if workers <= 1 or len(items) <= 1:
+        yield from map(attempt, items)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="amgc-decode") as pool:
+        for start in range(0, len(items), ahead):  # map submits all that it gets; slices limit memory
+            yield from pool.map(attempt, items[start : start + ahead])
+
+
+def threads_for(paths: Sequence[str]) -> int:
+    """Return how many threads should decode these files: one if they are small on average, judged by up to 32 of them."""
+    sizes = [os.path.getsize(path) for path in paths[:: max(1, len(paths) // 32)] if os.path.exists(path)]
+    return 1 if sum(sizes) < SMALL_FILE * max(1, len(sizes)) else available_cores()
 
 
 class Files:
-    """Image files that are decoded when they are asked for: paths (n,), one size."""
+    """Image files of one size, decoded when they are needed. One of the sources of pixels; see `amgc.data.images`."""
 
     def __init__(self, paths: Sequence[str], size: int, workers: int | None = None) -> None:
         if size < 1:
             raise ValueError(f"size must be at least 1 pixel, not {size}.")
         self.paths = list(paths)
         self.size = size
-        self.workers = workers if workers is not None else 1 if _small(self.paths) else available_cores()
+        self.workers = workers if workers is not None else threads_for(self.paths)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -156,30 +242,13 @@ class Files:
     def subset(self, rows: Tensor) -> Files:
         return Files([self.paths[row] for row in rows.tolist()], self.size, self.workers)
 
-    def each(self, rows: Sequence[int], ahead: int = 256) -> Iterator[NDArray[np.uint8] | CorruptImageError]:
-        """Pixels of these rows in order; for an unreadable file its error, so that the caller may go on."""
-        if self.workers <= 1 or len(rows) <= 1:
-            yield from (self._try(row) for row in rows)
-            return
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="amgc-decode") as pool:
-            for start in range(0, len(rows), ahead):  # map submits all that it is given; slices keep it bounded
-                yield from pool.map(self._try, rows[start : start + ahead])
-
-    def _try(self, row: int) -> NDArray[np.uint8] | CorruptImageError:
-        try:
-            return decode(self.paths[row], self.size)
-        except CorruptImageError as error:
-            return error
-
-
-def _small(paths: Sequence[str]) -> bool:
-    """Whether files are on average below 16 kB, by a look at up to 32 of them."""
-    sizes = [os.path.getsize(path) for path in paths[:: max(1, len(paths) // 32)] if os.path.exists(path)]
-    return sum(sizes) < 16_000 * len(sizes)
+    def each(self, rows: Sequence[int]) -> Iterator[NDArray[np.uint8] | CorruptImageError]:
+        """Yield the pixels of these rows in order. For an unreadable file its error is yielded."""
+        return decode_each(lambda row: decode(self.paths[row], self.size), rows, self.workers, ahead=256)
 
 
 def available_cores() -> int:
-    """The cores that this process may use; no more than 16, where a disk is the limit."""
+    """Return how many cores this process may use, at most 16: beyond, the disk is the limit."""
     try:
         return min(16, len(os.sched_getaffinity(0)))
     except AttributeError:  # not on macOS and Windows
@@ -187,9 +256,7 @@ def available_cores() -> int:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The image files below a folder, by name; hidden files, and files that are no images by their suffix, do not
-    count.
-    """
+    """Return the image files below a folder, sorted. Hidden files and files with other suffixes are left out."""
     from PIL import Image
 
     suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
@@ -201,5 +268,5 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def list_folders(folder: Path) -> list[Path]:
-    """The sub-folders by name, hidden ones left out."""
+    """Return the sub-folders, sorted. Hidden ones are left out."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

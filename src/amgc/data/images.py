@@ -1,8 +1,8 @@
 """Labelled images: int64 labels and a source of uint8 pixels, in memory when they fit a stated budget.
 
-Three kinds of source answer the same two questions, `take` (these rows, please) and `subset` (a source of these rows
-only): `InMemory`, one tensor; `Mapped`, rows of a decoded cache on disk; `amgc.data.decode.Files`, image files decoded
-when asked. A feature data set is the same thing with float32 vectors for pixels.
+There are three sources of pixels: `InMemory`, one tensor; `Mapped`, rows of a decoded cache on disk; and
+`amgc.data.decode.Files`, image files that are decoded when they are needed. A data set of features has float32 vectors
+instead of pixels.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Pixels(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, rows: Tensor) -> Tensor:
-        """The samples (n, …) of these rows, in their order; rows (n,) int64."""
+        """Return the samples (n, …) of these rows, in their order; rows (n,) int64."""
 
     def subset(self, rows: Tensor) -> Pixels:
-        """A source that holds these rows and no others."""
+        """Return a source with these rows only."""
 
 
 class InMemory:
@@ -60,12 +60,12 @@ class InMemory:
         return self.samples.index_select(0, rows)
 
     def subset(self, rows: Tensor) -> InMemory:
-        """A copy, not a view: what is left out cannot be reached from it."""
+        """Return a copy, not a view: the other rows cannot be reached from it."""
         return InMemory(self.take(rows))
 
 
 class Mapped:
-    """Rows of an array on disk, read when they are asked for."""
+    """Rows of an array on disk, read when they are needed."""
 
     def __init__(self, array: NDArray[np.uint8], rows: Tensor | None = None) -> None:
         self._array = array
@@ -84,7 +84,7 @@ class Mapped:
 
     def take(self, rows: Tensor) -> Tensor:
         chosen = self._rows[rows].numpy()
-        order = np.argsort(chosen, kind="stable")  # ascending, as a disk likes it
+        order = np.argsort(chosen, kind="stable")  # ascending: faster to read
         result = np.empty((len(chosen), *self.shape), dtype=np.uint8)
         result[order] = self._array[chosen[order]]
         return torch.from_numpy(result)
@@ -94,7 +94,7 @@ class Mapped:
 
 
 def in_memory(pixels: Pixels, budget: int = MEMORY, chunk: int = 1024) -> Pixels:
-    """The same samples in one tensor if they need no more than `budget` bytes, else `pixels` as they are."""
+    """Return the samples in one tensor if they need no more than `budget` bytes, else `pixels` unchanged."""
     if isinstance(pixels, InMemory) or size_in_bytes(pixels) > budget:
         return pixels
     samples = torch.empty((len(pixels), *pixels.shape), dtype=pixels.dtype)
@@ -128,7 +128,7 @@ class Images:
 
     @classmethod
     def of(cls, samples: Any, labels: Any) -> Images:
-        """From arrays or tensors that are in memory already; their memory is shared where possible."""
+        """Return images from arrays or tensors. Their memory is shared where possible."""
         return cls(torch.as_tensor(labels).to(torch.int64), InMemory(torch.as_tensor(samples)))
 
     def __len__(self) -> int:
@@ -143,14 +143,14 @@ class Images:
         return self.pixels.shape
 
     def take(self, indices: Any) -> Tensor:
-        """The samples with these indices (n, c, h, w), in their order and as often as they are named."""
+        """Return the samples with these indices, (n, c, h, w), in their order and with repetitions."""
         return self.pixels.take(self._checked(indices))
 
     def batches(self, batches: Iterable[Any], ahead: int = 2) -> Iterator[tuple[Tensor, Tensor]]:
-        """(samples, labels) of each batch of indices in turn.
+        """Yield (samples, labels) of each batch of indices.
 
-        What is not in memory is read or decoded by a thread, at most `ahead` batches before they are wanted: memory
-        stays bounded however slow the consumer is, and an error arises at the batch that it belongs to.
+        What is not in memory is read or decoded by a thread, at most `ahead` batches in advance. Memory stays bounded
+        however slow the consumer is, and an error is raised at the batch that it belongs to.
         """
         if isinstance(self.pixels, InMemory):
             for indices in batches:
@@ -173,7 +173,7 @@ class Images:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def subset(self, indices: Any, labels: Tensor | None = None, budget: int = MEMORY) -> Images:
-        """The samples with these indices and nothing else; in memory if they fit `budget`. `labels` renames them."""
+        """Return the samples with these indices only, in memory if they fit `budget`. `labels` replaces their labels."""
         rows = self._checked(indices)
         pixels = self.pixels
         if len(rows) != len(self) or not torch.equal(rows, torch.arange(len(self))):
@@ -195,7 +195,7 @@ class Images:
 
 
 class Augmentation(TypedDict, total=False):
-    """What a source says of its training images: the fields of `amgc.data.Augment` that are not their defaults."""
+    """How training images are augmented: fields of `amgc.data.Augment` that differ from their defaults."""
 
     size: int
     padding: int
@@ -210,7 +210,7 @@ class Dataset:
 
     mean, std : per channel, of pixel values scaled to [0, 1]; what `Augment` normalises with. Empty for features.
     skipped : unreadable image files that were left out (`on_corrupt="skip"`).
-    memory : bytes; what needs no more may be kept in memory. `TaskStream` asks this of each task.
+    memory : bytes; a task that needs no more may be kept in memory.
     augmentation : how `Augment.of` changes training images; None for its general rule.
     """
 
@@ -241,7 +241,7 @@ class Dataset:
 
     @property
     def is_features(self) -> bool:
-        """Whether the samples are vectors (d,), to be learned from directly, rather than images."""
+        """Whether the samples are feature vectors (d,) and not images."""
         return len(self.train.shape) == 1
 
     def __repr__(self) -> str:

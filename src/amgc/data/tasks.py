@@ -1,4 +1,4 @@
-"""Which classes come in which order and in which task, and what of a data set each task may see.
+"""The order of classes, their split into tasks, and the part of a data set that each task may see.
 
 Orders and task sizes are PyCIL's, so that numbers compare: `np.random.seed(seed); np.random.permutation(count)`, labels
 are positions in that order, and a remainder makes a shorter last task.
@@ -18,8 +18,7 @@ SEED = 1993  # the class order that PyCIL, and everything compared with it, repo
 
 
 def class_order(count: int, seed: int | None = SEED) -> tuple[int, ...]:
-    """A permutation of `count` classes by numpy's legacy generator; None keeps the natural order. No global state is
-    used.
+    """Return a permutation of `count` classes by numpy's legacy generator; None keeps the natural order. No global state.
 
     >>> class_order(100)[:5], class_order(200)[:5], class_order(3, None)
     ((68, 56, 78, 8, 23), (168, 136, 51, 9, 183), (0, 1, 2))
@@ -32,7 +31,7 @@ def class_order(count: int, seed: int | None = SEED) -> tuple[int, ...]:
 
 
 def order_of(names: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """The order that lists these classes by name; it may leave classes out.
+    """Return the order that lists these classes by name. Classes may be left out.
 
     >>> order_of(["dog", "cat"], ["bird", "cat", "dog"])
     (2, 1)
@@ -53,7 +52,7 @@ def split_tasks(
     increment: int | None = None,
     sizes: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """Classes per task: `tasks` equal ones; `first` classes and then `increment` at a time; or the `sizes` themselves.
+    """Return the classes per task: `tasks` equal ones; `first` classes, then `increment` at a time; or the given `sizes`.
 
     `tasks` must divide the classes. `first` defaults to `increment`; what is left at the end makes a shorter last task.
 
@@ -116,9 +115,8 @@ def _equal(count: int, tasks: int) -> tuple[int, ...]:
 class TaskStream:
     """A data set, task after task. Labels are positions in the class order, so task t has the next `sizes[t]` numbers.
 
-    What `train(t)`, `train_seen(t)` and `test(t)` return holds the images of those classes alone (a copy, or a list of
-    just those files; for a cache on disk that does not fit into memory, row numbers): future classes are not to be
-    reached through it.
+    `train(t)`, `train_seen(t)` and `test(t)` return the images of those classes only: a copy, a list of those files, or, for a
+    cache on disk that does not fit into memory, row numbers. Future classes cannot be reached through them.
 
     Parameters
     ----------
@@ -154,44 +152,44 @@ class TaskStream:
         return len(self.sizes)
 
     def classes(self, task: int) -> range:
-        """The labels that are new in this task."""
+        """Return the labels that are new in this task."""
         self._check(task)
         return range(self._ends[task] - self.sizes[task], self._ends[task])
 
     def seen(self, task: int) -> int:
-        """How many classes have been seen after this task."""
+        """Return how many classes have been seen after this task."""
         self._check(task)
         return int(self._ends[task])
 
     def train(self, task: int) -> Images:
-        """Training images of the task's new classes."""
+        """Return the training images of the task's new classes."""
         new = self.classes(task)
         return self._select(self._dataset.train, new.start, new.stop)
 
     def train_seen(self, task: int) -> Images:
-        """Training images of all classes seen so far: for the upper bound `joint` alone, which trains on them again.
+        """Return the training images of all classes seen so far. Only the upper bound `joint` trains on them again.
 
-        An exemplar-free method must not call it: the old tasks' images are what it does without.
+        An exemplar-free method must not call this: it does without images of old tasks.
         """
         return self._select(self._dataset.train, 0, self.seen(task))
 
     def test(self, task: int) -> Images:
-        """Test images of all classes seen so far."""
+        """Return the test images of all classes seen so far."""
         return self._select(self._dataset.test, 0, self.seen(task))
 
     def counts(self, task: int) -> tuple[int, int]:
-        """How many training and how many test images the task's new classes have; no image is touched."""
+        """Return how many training and test images the task's new classes have. No image is read."""
         new = self.classes(task)
         train, test = (sum(counts[new.start : new.stop]) for counts in self.class_counts)
         return train, test
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample; no image is touched."""
+        """The shape of one sample. No image is read."""
         return self._dataset.train.shape
 
     def bytes_to_read(self) -> int:
-        """What will be in memory of the samples and is not yet: all, if they fit, and a copy of the largest task's."""
+        """Return the bytes of samples that will be read into memory: all, if they fit, and a copy of the largest task."""
         sample = int(np.prod(self.shape)) * self._dataset.train.pixels.dtype.itemsize
         whole = sample * (len(self._dataset.train) + len(self._dataset.test))
         task = sample * max(self.counts(task)[0] for task in range(len(self)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from amgc.data import Chance
+from amgc.data import BatchRandom
 from amgc.engine.seeding import generator, seed_of, shuffled
 from amgc.engine.watch import Progress, TrainingError
 from amgc.features.extractor import freeze_batchnorm, release_batchnorm
@@ -96,15 +96,15 @@ class Source:
         loaded = self.images.batches(shares)
         for rows, (images, labels) in zip(indices, loaded, strict=True):
             torch.manual_seed(seed_of(seed, "network", task, step))  # dropout and the like
-            chance = Chance(generator(seed, "augment", task, step), share(len(rows)).start, len(rows))
-            yield self.batch_of_images(images, labels, chance, generator(seed, "step", task, step))
+            random = BatchRandom(generator(seed, "augment", task, step), share(len(rows)).start, len(rows))
+            yield self.batch_of_images(images, labels, random, generator(seed, "step", task, step))
             step += 1
 
-    def batch_of_images(self, images: Tensor, labels: Tensor, chance: Chance, drawing: torch.Generator) -> Batch:
+    def batch_of_images(self, images: Tensor, labels: Tensor, random: BatchRandom, drawing: torch.Generator) -> Batch:
         """Pass this process's share through the network and return the features of all processes."""
         session, device = self.session, self.session.processes.device
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        images = session.augment(images, chance) if self.phase.augment else session.augment.plain(images)
+        images = session.augment(images, random) if self.phase.augment else session.augment.plain(images)
         gather, whole_batch_norm = session.processes.gather, session.processes.whole_batch_norm
         if isinstance(session.method, MakesViews):  # of the whole batch: every process makes all, and uses its share
             images, labels = session.method.views(gather(images), gather(labels), drawing)

@@ -1,4 +1,4 @@
-"""A network changed without changing what it computes: batch norm folded into convolutions, 1×1 branches merged into 3×3.
+"""Change the layers of a network but not its output: fold batch norm into convolutions, merge 1×1 branches into 3×3.
 
 This is what SSRE (Zhu et al. 2022) does between tasks; the modules keep their names and places.
 """
@@ -21,8 +21,8 @@ from amgc.features.pointwise import every_second
 def fold_batchnorm(network: Extractor) -> int:
     """Fold each batch norm that follows a convolution into it, as in evaluation mode: w γ/σ, and a bias. Returns how many.
 
-    Which follows which is seen on one image, not guessed from names. A batch norm with no convolution right before it stays;
-    so does one whose layers are used more than once, and one that does more than normalise, as some of timm's.
+    Which layer follows which is observed on one image, not guessed from names. A batch norm stays if no convolution comes
+    right before it, if its layers are used more than once, or if it does more than normalise, as some of timm's do.
     """
     pairs = _pairs(network)
     for conv, (name, norm) in pairs.items():
@@ -44,7 +44,7 @@ def fold_batchnorm(network: Extractor) -> int:
 
 
 class Folded(nn.Identity):
-    """In the place of a batch norm that was folded into a convolution; knows both, to unfold them."""
+    """Takes the place of a batch norm that was folded into a convolution, and keeps both to unfold them."""
 
     def __init__(self, conv: nn.Conv2d, norm: _BatchNorm) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Folded(nn.Identity):
 
 
 def unfold_batchnorm(network: nn.Module) -> None:
-    """The layers that the network had before `fold_batchnorm`, and in evaluation mode what it computes now.
+    """Restore the layers from before `fold_batchnorm`. In evaluation mode the output stays the same.
 
     The convolutions keep their weights; the batch norms add the biases, and do nothing else.
     """
@@ -117,7 +117,7 @@ class BranchedConv2d(nn.Conv2d):
 
 
 def add_branches(network: nn.Module) -> int:
-    """A branch of zeros beside each 3×3 convolution but the first one, the stem; there may be some already. Returns how many.
+    """Add a branch of zeros to each 3×3 convolution except the first, the stem. Returns how many convolutions have one.
 
     Only where the two line up: a padding as wide as the kernel's reach.
     """
@@ -131,7 +131,7 @@ def add_branches(network: nn.Module) -> int:
 
 
 def merge_branches(network: nn.Module) -> None:
-    """The branches added to the middles of their kernels; plain convolutions again, that compute the same."""
+    """Add the branches to the centres of their kernels. The result is plain convolutions with the same output."""
     for conv in branched(network):
         with torch.no_grad():
             conv.weight[:, :, 1:2, 1:2] += conv.branch
@@ -141,7 +141,7 @@ def merge_branches(network: nn.Module) -> None:
 
 @contextmanager
 def without_branches(network: nn.Module) -> Iterator[None]:
-    """Inside, the network computes what it did before its branches were trained."""
+    """Ignore the branches inside the block."""
     convs = branched(network)
     for conv in convs:
         conv.alone = True

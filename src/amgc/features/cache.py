@@ -1,8 +1,8 @@
 """Features of a network that does not train, computed once and kept in a folder.
 
-**Privacy.** A cache file holds feature rows, one per image: the very thing that an exemplar-free method must not
-remember. It is scratch space for the images of the current task, which are at hand anyway; `clear` deletes it, and
-whoever works task by task calls it when the task ends. Nothing else in amgc saves feature rows.
+**Privacy.** A cache file contains one feature row per image, which an exemplar-free method must not keep. It is scratch
+space for the images of the current task, which are available anyway. Call `clear` at the end of a task to delete it.
+Nothing else in amgc saves feature rows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def cached_features(
     directory: str | os.PathLike[str],
     batch_size: int = 256,
 ) -> Tensor:
-    """The features (n, dim) of all images, float32 on the CPU, from `directory` if they were computed before.
+    """Return the features (n, dim) of all images, float32 on the CPU, from `directory` if they were computed before.
 
-    The name of a file is a hash of all that decides its content: the extractor's class, options and weights, the
-    labels, and the images as `preprocess` leaves them. To hash those takes a pass over the images, cheap beside that
-    through a ResNet, and makes any function a safe `preprocess`. A damaged file is computed anew, with a warning.
+    The name of a file is a hash of everything that decides its content: the extractor's class, options and weights, the
+    labels, and the preprocessed images. Hashing takes a pass over the images, which is cheap compared with a pass through a
+    ResNet, and makes any function a safe `preprocess`. A damaged file is computed again, with a warning.
     """
     key = _key(extractor, images, preprocess, batch_size)
     path = Path(directory) / f"features-{key[:32]}.safetensors"
@@ -61,7 +61,7 @@ def cached_features(
 
 
 def extract_features(extractor: Extractor, images: ImageSource, *, preprocess: Preprocess, batch_size: int = 256) -> Tensor:
-    """The features (n, dim) of all images, float32 on the CPU, in evaluation mode, a batch in memory at a time."""
+    """Return the features (n, dim) of all images, float32 on the CPU, in evaluation mode, one batch at a time."""
     features = torch.empty(len(images.labels), extractor.dim)  # not made in inference mode: a head may train on it
     with evaluating(extractor):
         for start, batch in _batches(images, preprocess, batch_size):
@@ -70,7 +70,7 @@ def extract_features(extractor: Extractor, images: ImageSource, *, preprocess: P
 
 
 def clear(directory: str | os.PathLike[str]) -> int:
-    """Delete the cached features in `directory`, unfinished ones too; nothing else. Returns how many files it were."""
+    """Delete the cached features in `directory`, unfinished ones too, and nothing else. Returns the number of files."""
     found = [*Path(directory).glob("features-*.safetensors"), *Path(directory).glob(".features-*.partial")]
     for path in found:
         path.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def _batches(images: ImageSource, preprocess: Preprocess, batch_size: int) -> It
 
 
 def _key(extractor: Extractor, images: ImageSource, preprocess: Preprocess, batch_size: int) -> str:
-    """Whatever decides the features to the bit, device and torch's version included."""
+    """Return a hash of everything that decides the features bit by bit, including the device and torch's version."""
     device = extractor.device.type
     kind = f"{type(extractor).__module__}.{type(extractor).__qualname__}"
     options = dataclasses.replace(extractor.options, weights=None)  # the weights themselves count, not their file

@@ -11,8 +11,8 @@ from amgc.features.registry import ImageShape
 class ConvNet(Extractor):
     """Three 3×3 convolutions with batch norm, a max-pool after each of the first two, the mean over pixels.
 
-    Batch norm, although so small a network would train without: what a method does about it after task 1 should show on
-    digits as it does on a ResNet.
+    It has batch norm, although so small a network would train without, so that what a method does with batch norm after
+    task 1 shows on digits as it does on a ResNet.
     """
 
     def __init__(self, image_shape: ImageShape, dim: int) -> None:
@@ -31,7 +31,7 @@ class ConvNet(Extractor):
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features (n, dim), not negative, of float images (n, c, h, w)."""
+        """Return features (n, dim), not negative, of float images (n, c, h, w)."""
         maps: Tensor = self.layers(images)
         return maps.mean((2, 3))
 

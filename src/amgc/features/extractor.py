@@ -1,4 +1,4 @@
-"""What an extractor is, and the two modes that class-incremental learning puts it in: evaluating, batch norm fixed."""
+"""The base class of extractors, and two modes for class-incremental learning: evaluation and fixed batch norm."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from amgc.features.registry import ImageShape, Options
 
-Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), without chance
+Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), deterministic
 
 
 class ImageSource(Protocol):
-    """Labelled images that are read when they are asked for; `amgc.data` has them."""
+    """Labelled images that are read when they are needed, such as `amgc.data.Images`."""
 
     @property
     def labels(self) -> Tensor:
         """The label of each image, (n,)."""
 
     def take(self, indices: Tensor, /) -> Tensor:
-        """The pixels of some images, uint8 (len(indices), c, h, w)."""
+        """Return the pixels of some images, uint8 (len(indices), c, h, w)."""
 
 
 class Extractor(nn.Module):
     """A network from images (n, c, h, w), float, to features (n, dim). `build` sets name, image_shape and options.
 
-    A network that was trained elsewhere expects images as it saw them: normalised per channel with its own `mean` and
-    `std`, of pixel values scaled to [0, 1]. None: with those of the data set.
+    mean, std : how images are normalised per channel, of pixel values scaled to [0, 1]. A network that was trained elsewhere
+        sets its own; None: those of the data set.
     """
 
     dim: int
@@ -40,8 +40,13 @@ class Extractor(nn.Module):
     options: Options = Options()
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    fit_images: int = 0  # how many images `fit` passes through the network, at most
-    classifier: tuple[str, ...] = ("fc.", "linear.", "classifier.", "head.")  # what published weights call their head
+    fit_images: int = 0  # maximum number of images that `fit` passes through the network
+    classifier: tuple[str, ...] = (
+        "fc.",
+        "linear.",
+        "classifier.",
+        "head.",
+    )  # prefixes of the classifier's parameters in published weights
 
     @property
     def network(self) -> nn.Module:
@@ -50,20 +55,20 @@ class Extractor(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are; the CPU if it has none."""
+        """The device of its weights; the CPU if it has none."""
         return next(chain(self.parameters(), self.buffers()), torch.empty(0)).device
 
     @property
     def needs_fit(self) -> bool:
-        """Whether `fit` has to be called before the first image: not for a network that starts from random weights."""
+        """Whether `fit` has to be called before the first image. False for networks that start from random weights."""
         return False
 
     def fit(self, images: ImageSource, *, preprocess: Preprocess, generator: Generator) -> None:
-        """Learn without labels from the images of task 1, once, before anything else happens; all chance from `generator`."""
+        """Learn from the images of task 1, without labels, before anything else. Draw random numbers from `generator`."""
 
 
 def initialise(module: nn.Module) -> None:
-    """He's initialisation as in torchvision and PyCIL: convolutions N(0, 2 / fan_out); batch norm scale 1, shift 0."""
+    """Initialise as torchvision and PyCIL do (He): convolutions N(0, 2 / fan_out); batch norm scale 1, shift 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -73,14 +78,14 @@ def initialise(module: nn.Module) -> None:
 
 
 class _Fixed(_BatchNorm):
-    """Batch norm that stays in evaluation mode whatever `train` is called with."""
+    """Batch norm that stays in evaluation mode when `train` is called."""
 
     def train(self, mode: bool = True) -> _Fixed:
         super().train(False)
         return self
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Pickled by the class that it was fixed from: that one has a name in a module, ours is made at run time."""
+        """Pickle by the class that was fixed: it has a name in a module, this one is made at run time."""
         return _blank_fixed, (type(self).__bases__[1],), super().__reduce_ex__(2)[2]
 
 
@@ -88,14 +93,14 @@ _FIXED: dict[type[_BatchNorm], type[_BatchNorm]] = {}
 
 
 def _fixed(kind: type[_BatchNorm]) -> type[_BatchNorm]:
-    """`kind` with `_Fixed.train`; a class and not a patched method, so that deepcopy copies it rightly."""
+    """Return `kind` with `_Fixed.train`: a class and not a patched method, so that deepcopy works."""
     if kind not in _FIXED:
         _FIXED[kind] = type(f"Fixed{kind.__name__}", (_Fixed, kind), {})
     return _FIXED[kind]
 
 
 def _blank_fixed(kind: type[_BatchNorm]) -> _BatchNorm:
-    """A fixed layer without contents, which unpickling fills."""
+    """Return a fixed layer without content, which unpickling fills."""
     fixed = _fixed(kind)
     return fixed.__new__(fixed)
 
@@ -103,10 +108,10 @@ def _blank_fixed(kind: type[_BatchNorm]) -> _BatchNorm:
 def freeze_batchnorm(module: nn.Module) -> int:
     """Fix all batch norms of `module` ("BN fixed after task 1"): running statistics, scale and shift. Returns how many.
 
-    They normalise with the statistics of task 1 from here on, also after `train()`, and their scale and shift get no
-    gradient. Otherwise each new task would move the features of the old classes, whose images are gone and whose
-    statistics could not follow. The state dict does not say that a network is fixed: after loading one, call this
-    again; with DDP, before wrapping, and after any conversion to SyncBatchNorm, which makes new layers.
+    From here on they normalise with the statistics of task 1, also after `train()`, and their scale and shift get no
+    gradient. Otherwise each new task would change the features of the old classes, whose images are no longer available.
+    The state dict does not record that a network is fixed: call this again after loading one, before wrapping with DDP,
+    and after any conversion to SyncBatchNorm, which makes new layers.
 
     >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     >>> freeze_batchnorm(network), network.train()[1].training
@@ -122,7 +127,7 @@ def freeze_batchnorm(module: nn.Module) -> int:
 
 
 def release_batchnorm(module: nn.Module) -> None:
-    """The opposite of `freeze_batchnorm`: the batch norms follow `train()` again, and their scale and shift may train."""
+    """Undo `freeze_batchnorm`: the batch norms follow `train()` again, and their scale and shift may train."""
     for layer in module.modules():
         if isinstance(layer, _Fixed):
             layer.__class__ = type(layer).__bases__[1]
@@ -131,7 +136,7 @@ def release_batchnorm(module: nn.Module) -> None:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation and inference mode inside; outside again, every layer is in the mode that it was in."""
+    """Enter evaluation and inference mode; restore the mode of every layer afterwards."""
     modes = {layer: layer.training for layer in module.modules()}
     module.eval()
     try:

@@ -1,13 +1,13 @@
-"""Features without training: how an image answers to whitened patches of the images of task 1.
+"""Features without training: the responses of an image to whitened patches of the images of task 1.
 
 Coates and Ng ("Learning feature representations with k-means", 2012) with random patches instead of k-means (Thiry et al.,
 2021): a patch p of raw pixels is normalised, n = (p - mean) / (deviation + contrast), and whitened; a filter is a whitened
 patch of length 1, so that the response is linear in n, a = n W + b. Both max(a - t, 0) and max(-a - t, 0) are averaged over
 the cells of a grid; square root; standardised with task 1's moments.
 
-**Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide: who has the file can
-undo whitening and length, and sees the fragment up to brightness and contrast, but neither where it was nor the rest of the
-image. `draw="gaussian"` keeps no fragment, only the fragments' mean and covariance.
+**Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide. Whoever has the file
+can undo the whitening and see the fragment up to brightness and contrast, but neither its position nor the rest of the image.
+`draw="gaussian"` keeps no fragment, only the mean and covariance of the fragments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
 
 
 class Patches(Extractor):
-    """2 × grid² numbers for each filter; no parameters, so nothing trains, and `fit` before the first image."""
+    """2 × grid² features for each filter. It has no parameters, so nothing trains; call `fit` before the first image."""
 
     fit_images = MEASURED
     fitted: Tensor
@@ -65,7 +65,7 @@ class Patches(Extractor):
         return not bool(self.fitted)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255."""
+        """Return features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255."""
         if self.needs_fit:
             raise RuntimeError("patches must be fitted before they see images: call fit with those of task 1, or load a file.")
         return self.encode(images)
@@ -152,9 +152,9 @@ class Patches(Extractor):
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Features (n, dim): first by patch size, then by sign, cell and filter.
+        """Return features (n, dim), ordered by patch size, then by sign, cell and filter.
 
-        Threads share the images, not the products: those are so small that two cores at one of them wait for each other.
+        Threads divide the images, not the matrix products, which are too small for several cores.
         """
         images = self._reduced(images)
         features = torch.empty(len(images), self.dim, device=images.device)
@@ -174,7 +174,7 @@ class Patches(Extractor):
         return features
 
     def _fill(self, features: Tensor, images: Tensor, inference: bool) -> None:
-        """Into `features`. Modes are each thread's own: a new one has to be told that of its caller."""
+        """Write into `features`. Modes of torch are per thread, so a new thread has to enter those of its caller."""
         with torch.inference_mode(inference), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             targets = [self._by_bank(each) for each in (features, self.centre[None], self.deviation[None])]
             for place, (target, centre, deviation) in enumerate(zip(*targets, strict=True)):

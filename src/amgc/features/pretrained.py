@@ -26,7 +26,7 @@ class Timm(Extractor):
         super().__init__()
         timm = import_timm()
         if not options.model:
-            raise ValueError("which model of timm? Name it: timm:NAME, for example timm:resnet18.")
+            raise ValueError("specify a model of timm as timm:NAME, for example timm:resnet18.")
         if ":" not in options.model and not timm.is_model(options.model):  # hf-hub:OWNER/NAME is looked up there
             close = timm.list_models(f"*{options.model}*")[:5]
             hint = f"it has {', '.join(close)}" if close else "timm.list_models() names those that it has"
@@ -65,7 +65,7 @@ class Timm(Extractor):
         return self.model
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features (n, dim) of float images (n, c, h, w), or (n, 1, h, w)."""
+        """Return features (n, dim) of float images (n, c, h, w), or (n, 1, h, w)."""
         if images.shape[1] == 1 < self.channels:
             images = images.expand(-1, self.channels, -1, -1)
         if self.resize and images.shape[2:] != (self.resize, self.resize):
@@ -75,7 +75,7 @@ class Timm(Extractor):
         return features
 
     def _measured_dim(self, image_shape: ImageShape) -> int:
-        """What comes out for one black image: some models do not say it rightly, and some take one image size only."""
+        """Return the number of features for one black image: some models state it wrongly, some accept one image size only."""
         training = self.training
         try:
             with torch.no_grad():
@@ -94,7 +94,7 @@ class Timm(Extractor):
 
 
 def import_timm() -> ModuleType:
-    """timm, or an error that tells a missing timm from a torchvision that does not fit torch."""
+    """Import timm. The error distinguishes a missing timm from a torchvision that does not fit torch."""
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 """ResNet-18 and ResNet-32 (He et al. 2016), with torchvision's parameter names, so that published weights load.
 
-Written here and not taken from torchvision because its wheel does not import beside a CPU torch, and because neither it
-nor timm has the three stems of the class-incremental literature under one name.
+They are not taken from torchvision because its wheel does not import with a CPU build of torch, and because neither
+torchvision nor timm has the three stems of the class-incremental literature under one name.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from amgc.features.extractor import Extractor, initialise
 class ResNet(Extractor):
     """A stem, one stage of basic blocks per width (each after the first at half the resolution), the mean over pixels.
 
-    Images may have any size; the more they shrink before the mean (32-fold with the stem `imagenet`), the less is left
-    of small ones.
+    Images may have any size. They shrink before the mean, 32-fold with the stem `imagenet`, which leaves little of small ones.
     """
 
     def __init__(self, channels: int, stem: Stem, widths: Sequence[int], blocks: int, shortcut: Shortcut) -> None:
@@ -42,7 +41,7 @@ class ResNet(Extractor):
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features (n, dim), not negative, of float images (n, c, h, w)."""
+        """Return features (n, dim), not negative, of float images (n, c, h, w)."""
         maps: Tensor = self.maxpool(relu(self.bn1(self.conv1(images)), inplace=True))
         for layer in self.layers:
             maps = self.get_submodule(layer)(maps)
@@ -77,8 +76,8 @@ class BasicBlock(nn.Module):
 class ZeroPadded(nn.Module):
     """Shortcut A, which has no parameters: every second pixel, and zeros for the channels that are new.
 
-    The zeros come last, as in PyCIL. Some published CIFAR networks put half of them first; their weights would load
-    here and compute something else.
+    The zeros come last, as in PyCIL. Some published CIFAR networks put half of them first; their weights would load here
+    and give other features.
     """
 
     def __init__(self, extra: int, stride: int) -> None:

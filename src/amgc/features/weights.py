@@ -1,7 +1,7 @@
-"""Weights in and out of files: our own and published ones. Pickles are read by torch's restricted reader only.
+"""Read and write weights of extractors, our own and published ones. Pickles are read with torch's restricted reader only.
 
-A file either fits the extractor wholly, or is refused with the list of what does not fit: a network that is half random
-still trains, and the mistake shows only in the accuracy.
+A file either fits the extractor completely or is refused with a list of what does not fit. A network with some random
+weights would still train, and the mistake would show only in the accuracy.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ WRAPPERS = ("state_dict", "model_state_dict", "model")  # where training scripts
 
 
 def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
-    """Write an extractor that `build` made: its weights, and what is needed to build it again."""
+    """Write an extractor that `build` made: its weights and what is needed to build it again."""
     if not extractor.name:
         raise ValueError(f"this {type(extractor).__name__} was not made by build(); only those can be built again.")
-    options = dataclasses.asdict(extractor.options) | {"weights": None}  # a path is of no use elsewhere
+    options = dataclasses.asdict(extractor.options) | {"weights": None}  # a path is useless on another machine
     made = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
     header = {**made, "mean": extractor.mean, "std": extractor.std}
     tensor_files.write(path, KIND, header, extractor.network.state_dict())
 
 
 def load_extractor(path: str | os.PathLike[str]) -> Extractor:
-    """The extractor that `save_extractor` wrote.
+    """Return the extractor that `save_extractor` wrote.
 
-    A file may come from anywhere, so it names a model that the installed timm has, and no place to get one from.
+    A file may come from anywhere. It may name registered extractors and models of the installed timm, nothing to download.
     """
     header, _ = tensor_files.read(path, KIND)
     try:
@@ -61,9 +61,9 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
 
 
 def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
-    """Load the weights of a file (see `read_weights`) into `extractor`; those of a classifier in it are left out.
+    """Load the weights of a file (see `read_weights`) into `extractor`. Weights of a classifier are ignored.
 
-    A file of ours also says how images were normalised for these weights; that replaces the extractor's `mean`, `std`.
+    A file of amgc also contains the normalisation of images, which replaces the extractor's `mean` and `std`.
     """
     (header, given), expected = _read(path), extractor.network.state_dict()
     if not any(name in expected for name in given) and all(name.startswith("module.") for name in given):
@@ -89,15 +89,15 @@ def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors by name of a .safetensors file (checked, if amgc wrote it) or of a torch file (.pth, .pt, .bin).
+    """Return the tensors by name of a .safetensors file (verified, if amgc wrote it) or of a torch file (.pth, .pt, .bin).
 
-    A torch file is a pickle and may run what it likes when read; `weights_only` admits tensors and plain containers.
+    A torch file is a pickle, which could run any code; `weights_only` accepts tensors and plain containers only.
     """
     return _read(path)[1]
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header, if amgc wrote the file, and the tensors by name."""
+    """Return the header, if amgc wrote the file, and the tensors by name."""
     shown = os.fspath(path)
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no weights file {shown!r}.")
@@ -114,7 +114,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
             content = torch.load(path, map_location="cpu", weights_only=True)
     except files.FileFormatError:
         raise
-    except Exception as error:  # foreign bytes make the readers fail in any way they like
+    except Exception as error:  # for foreign bytes the readers raise errors of any type
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise files.FileFormatError(
             f"{shown!r} cannot be read as weights: it is truncated, damaged, or holds more than tensors ({reason}). "
@@ -133,7 +133,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
 def _normalisation(
     path: str | os.PathLike[str], header: dict[str, Any]
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
-    """Mean and std of a file's header, where the file has any."""
+    """Return mean and std of a file's header, if it has them."""
     if header["mean"] is None:
         return None, None
     try:

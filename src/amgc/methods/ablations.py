@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from amgc.methods.amgc import AMGC, FIRST, LATER, SOURCES, AMGCHyper
-from amgc.methods.contract import Batch, Features, Task, about
+from amgc.methods.contract import Batch, Features, Task
 from amgc.methods.lazy import covariance as covariances
 from amgc.methods.lazy import gaussian, losses, running, torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.core.covariance import Covariances
@@ -22,35 +23,35 @@ if TYPE_CHECKING:
 class AblationHyper(AMGCHyper):
     """Hyper-parameters of the ablations. With `margin` 0.4 and all others at their defaults, the method is AMGC."""
 
-    margin: float = about(0.0, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "DBGC")
-    new_term: Literal["distribution", "samples"] = about(
+    margin: float = option(0.0, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "DBGC")
+    new_term: Literal["distribution", "samples"] = option(
         "distribution", "loss of the new classes: L_DB or cross-entropy", "paper, Eq. L-DBGC-N"
     )
-    old_term: Literal["distribution", "samples"] = about(
+    old_term: Literal["distribution", "samples"] = option(
         "distribution", "loss of the old classes: L_DB, or cross-entropy of pseudo features", "paper, Eq. L-DBGC-O"
     )
-    softmax: Literal["global", "local"] = about(
+    softmax: Literal["global", "local"] = option(
         "global", "the softmax is over all seen classes (GC), or over new and old ones separately (LC)", "paper, 3.2"
     )
-    enlarge: Literal["variances", "isotropic", "whole"] = about(
+    enlarge: Literal["variances", "isotropic", "whole"] = option(
         "variances", "VE adds λ times: each variance, their mean, or the whole covariance", "paper, Eq. ve"
     )
-    soft_margin: float = about(0.0, "SM: a constant margin of the old classes", "paper, Table 3; its value is not given")
-    reset: Literal["epoch", "task"] = about(
+    soft_margin: float = option(0.0, "SM: a constant margin of the old classes", "paper, Table 3; its value is not given")
+    reset: Literal["epoch", "task"] = option(
         "epoch", "when the new classes' running statistics are reset; ISDA: task", "open in the paper"
     )
-    decay: float = about(
+    decay: float = option(
         0.0, "minimum weight of a batch in the running statistics; 0: all batches weigh the same", "open in the paper"
     )
-    mean_gradient: Literal["running", "straight_through"] = about(
+    mean_gradient: Literal["running", "straight_through"] = option(
         "running", "the gradient of the mean: by the batch's weight in it, or as if that were 1", "open in the paper"
     )
-    pseudo: int = about(0, "pseudo features per old class and step; 0: in total as many as the batch has images", "PASS, IL2A")
-    new_samples: Literal["real", "pseudo"] = about(
+    pseudo: int = option(0, "pseudo features per old class and step; 0: in total as many as the batch has images", "PASS, IL2A")
+    new_samples: Literal["real", "pseudo"] = option(
         "real", "for new_term samples: the images' features, or draws from the running statistics", "open in the paper"
     )
-    head_start: Literal["keep", "scratch"] = about(
-        "keep", "before a task: keep the old classes' weights, or draw all anew", "paper, 3.1: either"
+    head_start: Literal["keep", "scratch"] = option(
+        "keep", "before a task: keep the old classes' weights, or initialise all again", "paper, 3.1: either"
     )
 
     def __post_init__(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from amgc.methods.contract import Features, Task, about
+from amgc.methods.contract import Features, Task
 from amgc.methods.frozen import FrozenHyper, RandomFeatures
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 class ACILHyper(FrozenHyper):
     """Hyper-parameters of ACIL and DS-AL."""
 
-    expansion: int = about(
+    expansion: int = option(
         0, "random features; 0: 16 times the network's, 8192 for 512", "official: 8192 on CIFAR-100, 16384 on ImageNet"
     )
-    gamma: float = about(0.1, "ridge of the main stream", "official")
-    gamma_comp: float = about(0.1, "ridge of the compensation stream", "official")
-    ratio: float = about(0.0, "weight of the compensation stream; 0: no such stream, as in ACIL", "official: 0.6 on CIFAR-100")
+    gamma: float = option(0.1, "ridge of the main stream", "official")
+    gamma_comp: float = option(0.1, "ridge of the compensation stream", "official")
+    ratio: float = option(0.0, "weight of the compensation stream; 0: no such stream, as in ACIL", "official: 0.6 on CIFAR-100")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from amgc.methods.contract import Batch, Features, Hyper, Phase, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, Phase, Task
 from amgc.methods.enlarged import Enlarged
 from amgc.methods.lazy import losses, running, statistics, torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.core.covariance import Covariances
@@ -32,16 +33,16 @@ SOURCES = FIRST_SOURCES | LATER_SOURCES | {"later": "open in the paper"}
 class AMGCHyper(Hyper):
     """Hyper-parameters of AMGC."""
 
-    margin: float = about(0.4, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "paper, 4.1")
-    balance: Literal["two_means", "per_class"] = about(
+    margin: float = option(0.4, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "paper, 4.1")
+    balance: Literal["two_means", "per_class"] = option(
         "two_means",
         "the loss is the mean over new classes plus the mean over old ones, or one mean over all classes",
         "paper, Eq. separate; Eq. L-DBGC says per_class",
     )
-    covariance: Literal["full", "lowrank", "diagonal", "shared"] = about(
+    covariance: Literal["full", "lowrank", "diagonal", "shared"] = option(
         "full", "the form in which class covariances are stored", "paper, 3.1"
     )
-    rank: int = about(56, "columns of a lowrank covariance")
+    rank: int = option(56, "columns of a lowrank covariance")
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < math.inf:

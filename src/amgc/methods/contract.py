@@ -30,26 +30,23 @@ Features: TypeAlias = "Iterable[tuple[torch.Tensor, torch.Tensor]]"  # batches o
 Schedule: TypeAlias = Literal["cosine", "step", "constant"]
 
 
-about = option  # the former name
-
-
 @dataclass(frozen=True)
 class Phase:
     """How the network and the head are trained during a task."""
 
-    epochs: int = about(200, "passes over the task's images; 0 trains nothing", "paper, 4.1")
-    batch_size: int = about(128, "images per step, of all processes together", "PyCIL")
-    extractor_lr: float = about(0.01, "learning rate of the network; 0 freezes it, and its features are computed once")
-    head_lr: float = about(0.01, "learning rate of the classifier")
-    schedule: Schedule = about("cosine", "of both learning rates over the epochs: cosine (to 0), step or constant")
-    milestones: tuple[float, ...] = about((0.3, 0.6, 0.85), "for step: shares of the epochs after which they fall", "PyCIL")
-    gamma: float = about(0.1, "for step: the factor by which they fall", "PyCIL")
-    optimizer: Literal["sgd", "adam"] = about("sgd", "the optimiser; the paper names none", "PyCIL")
-    momentum: float = about(0.9, "of SGD", "PyCIL")
-    weight_decay: float = about(5e-4, "of the network", "PyCIL")
-    head_weight_decay: float = about(5e-4, "of the classifier", "PyCIL")
-    batchnorm: Literal["train", "fixed"] = about("train", "fixed: statistics, scale and shift stay as they are")
-    augment: bool = about(True, "random crops, flips and brightness (not if the network is frozen)", "PyCIL")
+    epochs: int = option(200, "passes over the task's images; 0 trains nothing", "paper, 4.1")
+    batch_size: int = option(128, "images per step, of all processes together", "PyCIL")
+    extractor_lr: float = option(0.01, "learning rate of the network; 0 freezes it, and its features are computed once")
+    head_lr: float = option(0.01, "learning rate of the classifier")
+    schedule: Schedule = option("cosine", "of both learning rates over the epochs: cosine (to 0), step or constant")
+    milestones: tuple[float, ...] = option((0.3, 0.6, 0.85), "for step: shares of the epochs after which they fall", "PyCIL")
+    gamma: float = option(0.1, "for step: the factor by which they fall", "PyCIL")
+    optimizer: Literal["sgd", "adam"] = option("sgd", "the optimiser; the paper names none", "PyCIL")
+    momentum: float = option(0.9, "of SGD", "PyCIL")
+    weight_decay: float = option(5e-4, "of the network", "PyCIL")
+    head_weight_decay: float = option(5e-4, "of the classifier", "PyCIL")
+    batchnorm: Literal["train", "fixed"] = option("train", "fixed: statistics, scale and shift stay as they are")
+    augment: bool = option(True, "random crops, flips and brightness (not if the network is frozen)", "PyCIL")
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1)):

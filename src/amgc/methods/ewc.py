@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, PlainImages, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, Method, PlainImages, Task
 from amgc.methods.finetune import STEPS
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -24,15 +25,15 @@ CHUNK = 8  # gradients of single images in memory at once: 8 × 11 million numbe
 class EWCHyper(Hyper):
     """Hyper-parameters of EWC."""
 
-    penalty: float = about(1000.0, "weight of ½ Σ F (θ - θ*)²", "PyCIL, ewc.py")
-    fisher: Literal["sample", "batch"] = about(
+    penalty: float = option(1000.0, "weight of ½ Σ F (θ - θ*)²", "PyCIL, ewc.py")
+    fisher: Literal["sample", "batch"] = option(
         "sample", "squared gradients of single images (Fisher information), or of batch means", "paper; PyCIL: batch"
     )
-    clip: float = about(1e-4, "maximum of the Fisher information", "PyCIL, ewc.py")
-    merge: Literal["classes", "half", "sum"] = about(
+    clip: float = option(1e-4, "maximum of the Fisher information", "PyCIL, ewc.py")
+    merge: Literal["classes", "half", "sum"] = option(
         "classes", "weights of old and new Fisher information: by number of classes, equal, or their sum", "PyCIL; FACIL: half"
     )
-    softmax: Literal["new", "seen"] = about("new", "classes in the softmax after task 1", "PyCIL, ewc.py")
+    softmax: Literal["new", "seen"] = option("new", "classes in the softmax after task 1", "PyCIL, ewc.py")
 
     def __post_init__(self) -> None:
         for name in ("penalty", "clip"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amgc.methods.contract import Features, Task, about
+from amgc.methods.contract import Features, Task
 from amgc.methods.frozen import Frozen, FrozenHyper, keep_means
 from amgc.methods.lazy import gaussian, statistics, torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 class FeCAMHyper(FrozenHyper):
     """Hyper-parameters of FeCAM."""
 
-    tukey: float = about(0.5, "λ: exponent of Tukey's transform of the features; 1: no transform", "official, beta")
-    alpha1: float = about(1.0, "shrinkage: share of the mean variance added to each variance", "official")
-    alpha2: float = about(1.0, "shrinkage: share of the mean off-diagonal entry added to each of them", "official")
-    shrinkings: int = about(2, "number of times that the shrinkage is applied", "official code; the paper says once")
-    correlation: bool = about(True, "whether to scale covariances to unit variances", "official, norm_cov")
+    tukey: float = option(0.5, "λ: exponent of Tukey's transform of the features; 1: no transform", "official, beta")
+    alpha1: float = option(1.0, "shrinkage: share of the mean variance added to each variance", "official")
+    alpha2: float = option(1.0, "shrinkage: share of the mean off-diagonal entry added to each of them", "official")
+    shrinkings: int = option(2, "number of times that the shrinkage is applied", "official code; the paper says once")
+    correlation: bool = option(True, "whether to scale covariances to unit variances", "official, norm_cov")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from amgc.methods.contract import Batch, Features, Method, Phase, Task, about
+from amgc.methods.contract import Batch, Features, Method, Phase, Task
 from amgc.methods.frozen import FROZEN, FrozenHyper, class_means
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -19,12 +20,12 @@ class FeTrILHyper(FrozenHyper):
     """Hyper-parameters of FeTrIL."""
 
     later: Phase = Phase(epochs=50, extractor_lr=0.0, head_lr=0.05)  # PyCIL, fetril.json
-    similarity: Literal["cosine", "euclidean"] = about(
+    similarity: Literal["cosine", "euclidean"] = option(
         "cosine",
         "similarity of means that chooses the new class whose features an old class uses",
         "PyCIL; official: euclidean",
     )
-    classifier: Literal["linear", "svc"] = about(
+    classifier: Literal["linear", "svc"] = option(
         "linear",
         "linear classifier trained by SGD, or scikit-learn's LinearSVC on features of unit length",
         "PyCIL; official: svc",

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from amgc.methods.contract import Batch, Hyper, Method, Phase, about
+from amgc.methods.contract import Batch, Hyper, Method, Phase
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 
 @dataclass(frozen=True)
 class FinetuneHyper(Hyper):
     """Hyper-parameters of fine-tuning."""
 
-    softmax: Literal["seen", "new"] = about(
+    softmax: Literal["seen", "new"] = option(
         "seen", "classes in the softmax: all seen so far, or only the new ones (PyCIL's finetune.py)"
     )
 

@@ -40,7 +40,7 @@ class Frozen(Method[H]):
 
 
 class RandomFeatures(Frozen[H]):
-    """A frozen method with random features. Only the seed of their weights is remembered, drawn in task 1."""
+    """A frozen method with random features. Their weights are drawn from a seed, and only the seed is stored."""
 
     seed = 0
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, Method, Task
 from amgc.methods.lazy import gaussian, losses, statistics, torch
 from amgc.methods.pass_ import OFFICIAL
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
 class IL2AHyper(Hyper):
     """Hyper-parameters of IL2A."""
 
-    rounds: int = about(4, "classAug: number of times that a batch is paired with itself, shuffled", "official IL2A.py")
-    mixing: int = about(20, "classAug: α of the mixing weights, drawn from Beta(α, α)", "official IL2A.py")
-    band: float = about(
+    rounds: int = option(4, "classAug: number of times that a batch is paired with itself, shuffled", "official IL2A.py")
+    mixing: int = option(20, "classAug: α of the mixing weights, drawn from Beta(α, α)", "official IL2A.py")
+    band: float = option(
         0.1, "classAug: mixing weights farther than this from ½ are set to ½", "official cifar/IL2A.py; tiny: 0.2"
     )
-    semantic: float = about(10.0, "weight of semanAug, the loss of old classes' Gaussians", "official main.py")
-    ratio: float = about(2.5, "semanAug: factor of the old classes' covariances", "official IL2A.py")
-    distillation: float = about(
+    semantic: float = option(10.0, "weight of semanAug, the loss of old classes' Gaussians", "official main.py")
+    ratio: float = option(2.5, "semanAug: factor of the old classes' covariances", "official IL2A.py")
+    distillation: float = option(
         10.0, "weight of the distance between features and those of the old network", "official main.py"
     )
-    temperature: float = about(0.1, "divides the scores in both classification losses", "official main.py")
+    temperature: float = option(0.1, "divides the scores in both classification losses", "official main.py")
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 0), ("mixing", 1), ("band", 0), ("ratio", 0)):

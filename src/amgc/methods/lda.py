@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Features, Task, about
+from amgc.methods.contract import Features, Task
 from amgc.methods.frozen import Frozen, FrozenHyper
 from amgc.methods.lazy import gaussian, statistics, torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class LDAHyper(FrozenHyper):
     """Hyper-parameters of LDA."""
 
-    shrinkage: float | None = about(
+    shrinkage: float | None = option(
         1e-4,
         "ε in (1 - ε) Σ + ε I; None: towards the diagonal, by oracle approximating shrinkage (OAS)",
         "Deep SLDA, 3.1 and official code",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, Method, Task
 from amgc.methods.finetune import STEPS
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 class LwFHyper(Hyper):
     """Hyper-parameters of LwF."""
 
-    distillation: float = about(3.0, "weight of the distillation", "PyCIL, lwf.py")
-    temperature: float = about(2.0, "divides the scores in the distillation", "PyCIL, lwf.py; the paper")
+    distillation: float = option(3.0, "weight of the distillation", "PyCIL, lwf.py")
+    temperature: float = option(2.0, "divides the scores in the distillation", "PyCIL, lwf.py; the paper")
 
     def __post_init__(self) -> None:
         if not 0 <= self.distillation < float("inf") or not 0 < self.temperature < float("inf"):

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from amgc.methods.contract import Features, Task, about
+from amgc.methods.contract import Features, Task
 from amgc.methods.frozen import Frozen, FrozenHyper, keep_means
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 
 @dataclass(frozen=True)
 class NCMHyper(FrozenHyper):
     """Hyper-parameters of NCM."""
 
-    metric: Literal["cosine", "euclidean"] = about(
+    metric: Literal["cosine", "euclidean"] = option(
         "cosine", "similarity of a feature to a class mean", "PyCIL, simplecil.py; euclidean is the older NCM"
     )
 

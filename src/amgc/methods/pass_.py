@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, Task
 from amgc.methods.lazy import augment, statistics, torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 class PASSHyper(Hyper):
     """Hyper-parameters of PASS."""
 
-    prototypes: float = about(10.0, "weight of the cross-entropy of old classes' noisy means", "official main.py")
-    distillation: float = about(
+    prototypes: float = option(10.0, "weight of the cross-entropy of old classes' noisy means", "official main.py")
+    distillation: float = option(
         10.0, "weight of the distance between features and those of the old network", "official main.py"
     )
-    temperature: float = about(0.1, "divides the scores in both cross-entropies", "official main.py")
-    radius: Literal["first", "seen"] = about(
+    temperature: float = option(0.1, "divides the scores in both cross-entropies", "official main.py")
+    radius: Literal["first", "seen"] = option(
         "first", "r² of the noise: mean variance of the classes of task 1, or of all seen classes (PyCIL)", "official PASS.py"
     )
 

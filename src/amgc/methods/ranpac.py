@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Features, Task, about
+from amgc.methods.contract import Features, Task
 from amgc.methods.frozen import FrozenHyper, RandomFeatures
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 class RanPACHyper(FrozenHyper):
     """Hyper-parameters of RanPAC."""
 
-    projections: int = about(
+    projections: int = option(
         0, "M: random features; 0: 10000, or 20 times the network's features if that is less", "official: 10000 for 768"
     )
-    ridges: tuple[float, ...] = about(
+    ridges: tuple[float, ...] = option(
         tuple(10.0**power for power in range(-8, 9)), "candidates for the ridge λ", "official: 1e-8 to 1e8"
     )
-    holdout: float = about(0.2, "share of a task's training features on which λ is chosen", "official")
+    holdout: float = option(0.2, "share of a task's training features on which λ is chosen", "official")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amgc.methods.amgc import AMGC, FIRST, FIRST_SOURCES, AMGCHyper
-from amgc.methods.contract import Features, Phase, Task, about
+from amgc.methods.contract import Features, Phase, Task
 from amgc.methods.frozen import FROZEN, Frozen, FrozenHyper, refuse_training
 from amgc.methods.lazy import gaussian, solver, statistics, torch
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -26,7 +27,7 @@ def check_ridge(ridge: float) -> None:
 class ExactHyper(AMGCHyper):
     """Hyper-parameters of the exact solution."""
 
-    ridge: float = about(0.0, "added to every variance before the classifier is solved")
+    ridge: float = option(0.0, "added to every variance before the classifier is solved")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +70,7 @@ class Exact(AMGC[ExactHyper]):
 class ClosedHyper(FrozenHyper):
     """Hyper-parameters of the closed form."""
 
-    ridge: float | None = about(
+    ridge: float | None = option(
         None, "added to every variance; None: a share of each variance, chosen by leave-one-out in closed form"
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task, about
+from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task
 from amgc.methods.lazy import branches, statistics, torch
 from amgc.methods.pass_ import OFFICIAL
 from amgc.methods.registry import method
+from amgc.options import option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 class SSREHyper(Hyper):
     """Hyper-parameters of SSRE."""
 
-    temperature: float = about(0.1, "divides the scores in every cross-entropy", "official code")
-    distillation: float = about(1.0, "weight of the distance to the old features, summed over the batch", "official; PyCIL: 2")
-    prototypes: float = about(10.0, "weight of the cross-entropy of the old classes' prototypes", "official code")
+    temperature: float = option(0.1, "divides the scores in every cross-entropy", "official code")
+    distillation: float = option(1.0, "weight of the distance to the old features, summed over the batch", "official; PyCIL: 2")
+    prototypes: float = option(10.0, "weight of the cross-entropy of the old classes' prototypes", "official code")
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
