@@ -17,7 +17,7 @@ import torch
 from _report import kept, side_by_side
 from PIL import Image, ImageEnhance, ImageOps
 
-from amgc.data.augment import Augment, Chance
+from amgc.data.augment import Augment, BatchRandom
 
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 BATCH = 128
@@ -68,7 +68,7 @@ def main() -> None:
             {
                 "batched": in_batches(lambda first: augment(pixels[first : first + BATCH], generator), count),
                 "half, of two processes": in_batches(
-                    lambda first: augment(pixels[first : first + BATCH // 2], Chance(generator, 0, BATCH)), count
+                    lambda first: augment(pixels[first : first + BATCH // 2], BatchRandom(generator, 0, BATCH)), count
                 ),
                 "one by one": in_batches(lambda first: one_by_one(pictures[first : first + BATCH], generator), count),
             },
