@@ -35,7 +35,12 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def often(pages: list[Path]) -> list:
+    """README's always; what is on the other pages is slow, and most of it is tested by itself."""
+    return [pytest.param(page, id=page.name, marks=() if page.name == "README.md" else pytest.mark.slow) for page in pages]
+
+
+@pytest.mark.parametrize("page", often([page for page in PAGES if blocks(page, "python")]))
 def test_the_examples_on_a_page_run_one_after_another(page, tmp_path):
     (tmp_path / "example.py").write_text("\n".join(blocks(page, "python")))
     printed = run("-W", "error", "example.py", cwd=tmp_path)
@@ -75,13 +80,7 @@ def run_commands(given: list[list[str]], folder: Path, **environment: str) -> No
     assert done.returncode == 0, f"{done.stdout[-500:]} {done.stderr[-2000:]}"
 
 
-OFTEN = ("README.md", "model.md")
-COMMAND_PAGES = [
-    pytest.param(page, id=page.name, marks=() if page.name in OFTEN else pytest.mark.slow) for page in PAGES if commands(page)
-]
-
-
-@pytest.mark.parametrize("page", COMMAND_PAGES)
+@pytest.mark.parametrize("page", often([page for page in PAGES if commands(page)]))
 def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
     """All of them, in one folder. Those on CIFAR-100 only where its files are at hand."""
     draw_photos(tmp_path / "photos")
@@ -223,6 +222,7 @@ def test_every_benchmark_with_a_quick_version_runs_it(script):
     assert f"command: python benchmarks/{script.name} --quick" in run(str(script), "--quick", cwd=script.parent)
 
 
+@pytest.mark.slow
 def test_every_benchmark_imports_and_takes_the_flags_that_its_usage_names(tmp_path):
     """`--help` of each, one after another in one process."""
     code = "import contextlib, io, json, runpy, sys\nsys.path.insert(0, sys.argv[1])\nsaid = {}\n"

@@ -321,7 +321,7 @@ def test_what_is_kept_of_a_class_cannot_change_on_the_way(change: dict) -> None:
     classifier = fitted().set_params(**change)
     more = np.random.default_rng(1).normal(size=(6, classifier.n_features_in_))
     name = next(iter(change))
-    with pytest.raises(ValueError, match=f"{name} is .* call fit to start anew"):
+    with pytest.raises(ValueError, match=f"{name} is .* call fit to start again"):
         classifier.partial_fit(more, classifier.classes_[[0, 0, 0, 1, 1, 1]])
     assert classifier.set_params(**{name: AMGCClassifier().get_params()[name]}).predict(more).shape == (6,)
 

@@ -84,7 +84,8 @@ def test_every_preset_has_the_numbers_that_the_tables_show(name: str) -> None:
     preset = presets.named(name)
     assert preset.tasks is not None
     for method, pair in preset.paper.items():
-        shown = [figures(table, method, preset.data, preset.tasks) for table in (1, 2, 3)]
+        named = method.removesuffix("-closed")  # compared with the paper's AMGC
+        shown = [figures(table, named, preset.data, preset.tasks) for table in (1, 2, 3)]
         assert next(cell for cell in shown if cell) == pair
 
 

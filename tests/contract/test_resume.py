@@ -30,6 +30,7 @@ pytestmark = pytest.mark.cpus
 
 # Two epochs of three steps per task: in the middle of an epoch, at an epoch's end, at the end of the training.
 MOMENTS = [(0, 2), (0, 3), (0, 6), (1, 1), (1, 2), (1, 3), (1, 5), (2, 4), (2, 6)]
+SLOW = pytest.mark.slow
 SOME_MOMENTS = [(0, 2), (1, 3), (2, 6)]
 
 
@@ -59,7 +60,7 @@ def go_on(config: Any, folder: Path, watch: Watch | None = None) -> None:
         run(config, folder, watch, tiny.images())
 
 
-@pytest.mark.parametrize("moments", [SOME_MOMENTS, pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=["three", "nine"])
+@pytest.mark.parametrize("moments", [SOME_MOMENTS, pytest.param(MOMENTS, marks=SLOW)], ids=["three", "nine"])
 def test_stopped_at_several_moments_and_resumed_it_ends_the_same(
     method: str, moments: list[tuple[int, int]], finished: Path, tmp_path: Path
 ) -> None:
@@ -86,7 +87,9 @@ def test_a_checkpoint_after_every_step_changes_nothing(method: str, finished: Pa
     tiny.assert_same_bits(tmp_path, finished)
 
 
-@pytest.mark.parametrize(("place", "task"), [pytest.param("end", 0, marks=pytest.mark.slow), ("evaluate", 1), ("write", 1)])
+@pytest.mark.parametrize(
+    ("place", "task"), [pytest.param("end", 0, marks=SLOW), pytest.param("evaluate", 1, marks=SLOW), ("write", 1)]
+)
 def test_after_an_exception_it_resumes_to_the_same_end(
     method: str, place: str, task: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +203,7 @@ def in_a_process_of_its_own(root: Path, names: list[str]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kill -9 is POSIX's")
-@pytest.mark.parametrize("which", ["some methods", pytest.param("the others", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["some methods", pytest.param("the others", marks=SLOW)])
 def test_killed_again_and_again_while_writing_it_resumes_to_the_same_end(
     which: str, _finished: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -354,8 +354,8 @@ def test_a_checkpoint_waits_until_no_mean_is_that_of_one_image_of_several() -> N
     world = World()
     method: AMGC = world.method
     several = [5] * len(method.running.count)
-    assert method.settled(several)
+    assert method.may_save(several)
     for count, images, settled in ((1, 5, False), (2, 5, True), (1, 1, True)):
         method.running.reset()
         method.running.update(world.rows[:count].detach(), torch.zeros(count, dtype=torch.int64))
-        assert method.settled([images, *several[1:]]) == settled
+        assert method.may_save([images, *several[1:]]) == settled

@@ -165,7 +165,8 @@ MAKING: dict[str, Callable[[Path, Model, Model], Model]] = {
 }
 
 
-@pytest.mark.parametrize("making", ["merged", pytest.param("network", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("making", MAKING)
 def test_a_process_that_is_killed_while_it_makes_a_model_can_be_followed_by_another(tmp_path, monkeypatch, making):
     model, other = prepared(tmp_path)
     make = MAKING[making]

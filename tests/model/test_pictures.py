@@ -70,7 +70,7 @@ def test_several_pictures_come_in_order_and_are_named(tmp_path):
 
 @pytest.mark.parametrize("given", [3, None, np.zeros(5), torch.zeros(8, 8), np.zeros((1, 2, 3, 4, 5))])
 def test_what_is_no_picture_at_all_is_refused(given):
-    with pytest.raises((TypeError, ValueError), match="picture"):
+    with pytest.raises((TypeError, ValueError), match="image"):
         pictures(given)
 
 
@@ -160,7 +160,7 @@ def test_files_that_are_no_pictures_are_named_with_advice(tmp_path):
     with pytest.raises(PictureError, match=r"gone.png cannot be used as a picture: there is no such file"):
         pixels(tmp_path / "gone.png")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match="has no pictures"):
+    with pytest.raises(ValueError, match="contains no images"):
         pictures(tmp_path / "folder")
 
 

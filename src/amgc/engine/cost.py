@@ -135,7 +135,7 @@ def _trial_session(session: Session) -> tuple[Session, float]:
     trial.method = type(session.method)(replace(hyper, first=first, later=later), network, device)
     images = _Noise(trial, 64).training_images(Task(0, range(1)))
     per_image = min(_seconds(lambda: list(_Noise(trial, 64).extract(images))) for _ in range(STEPS)) / len(images) / count
-    if network.dim > WIDE and not first.epochs and not later.epochs:
+    if network.dim > WIDE and not any(trial.method.phase(Task(index, range(1))).epochs for index in (0, 1)):
         network = Vectors(WIDE)
         trial.method = type(session.method)(trial.method.hyper, network, device)
     trial.network = network

@@ -155,9 +155,7 @@ class Folder:
                 changed=now,
                 amgc=amgc.__version__,
             )
-            with files.atomic(self.path / MANIFEST) as temporary:
-                text = json.dumps(written.to_json(), indent=1, ensure_ascii=False)
-                temporary.write_text(text, encoding="utf-8")
+            files.write_json(self.path / MANIFEST, written.to_json())
         finally:  # after an error, the old manifest is still the valid one
             self.tidy()
         return written

@@ -81,18 +81,18 @@ def pictures(given: Any) -> list[Picture]:
         return [Picture(str(getattr(given, "filename", "") or "the picture"), given)]
     if isinstance(given, Tensor):
         if given.ndim not in (3, 4):
-            raise ValueError(f"a tensor of pictures has shape (c, h, w) or (n, c, h, w), not {tuple(given.shape)}.")
+            raise ValueError(f"a tensor of images has shape (c, h, w) or (n, c, h, w), not {tuple(given.shape)}.")
         given = given.detach().cpu().movedim(-3, -1).numpy()
     if isinstance(given, np.ndarray):
         single = given.ndim == 2 or (given.ndim == 3 and given.shape[2] in (1, 3, 4))
         if given.ndim not in (2, 3, 4):
-            raise ValueError(f"an array of pictures has shape (h, w), (h, w, c) or (n, h, w, c), not {given.shape}.")
+            raise ValueError(f"an array of images has shape (h, w), (h, w, c) or (n, h, w, c), not {given.shape}.")
         return _numbered([given] if single else list(given))
     if isinstance(given, Iterable):
         found = [(one, pictures(one)) for one in given]
         unnamed = all(len(each) == 1 and each[0].name == "the picture" for _, each in found)
         return _numbered([each[0].source for _, each in found]) if unnamed else [one for _, each in found for one in each]
-    raise TypeError(f"a {type(given).__name__} is no picture; give paths, PIL images, arrays, tensors or encoded bytes.")
+    raise TypeError(f"a {type(given).__name__} is not an image; use paths, PIL images, arrays, tensors or encoded bytes.")
 
 
 def _numbered(sources: Sequence[Any]) -> list[Picture]:
@@ -105,7 +105,7 @@ def _files(path: Path) -> list[Picture]:
     if path.is_dir():
         found = list_images(path)
         if not found:
-            raise ValueError(f"the folder {str(path)!r} has no pictures.")
+            raise ValueError(f"the folder {str(path)!r} contains no images.")
         return [Picture(str(file), str(file)) for file in found]
     return [Picture(str(path), str(path))]
 

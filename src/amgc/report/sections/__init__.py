@@ -6,9 +6,9 @@ Files in this folder are found automatically; `amgc report --section FILE` adds 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import pkgutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from types import ModuleType
 
 from markupsafe import Markup
 
+from amgc.registry import import_file
 from amgc.report.comparison import Comparison
 from amgc.report.html import html_table, render
 from amgc.report.table import Table
@@ -52,7 +53,9 @@ def sections(files: Sequence[str | os.PathLike[str]] = ()) -> list[Section]:
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     named = {one.name: one for module in modules for one in _defined(module)}
     for file in map(Path, files):
-        added = _defined(_load(file))
+        if file.suffix != ".py":
+            raise ValueError(f"{str(file)!r} is not a Python file; sections are in files that end in .py.")
+        added = _defined(sys.modules[import_file(file, "section")])
         if not added:
             raise ValueError(f"{str(file)!r} defines no section; decorate a function with @section(name, title, order).")
         named |= {one.name: one for one in added}
@@ -61,14 +64,3 @@ def sections(files: Sequence[str | os.PathLike[str]] = ()) -> list[Section]:
 
 def _defined(module: ModuleType) -> list[Section]:
     return [value for value in vars(module).values() if isinstance(value, Section)]
-
-
-def _load(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {str(path)!r} to load a section from.")
-    spec = importlib.util.spec_from_file_location(f"amgc_section_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{str(path)!r} is not a Python file; a section is a file that ends in .py.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
