@@ -33,10 +33,14 @@ H = TypeVar("H", bound=FrozenHyper)
 
 
 class Frozen(Method[H]):
-    """A method that trains nothing after task 1. It ignores `later`, which a preset may set for all methods."""
+    """A method that trains nothing after task 1. It ignores `later`, which a preset may set for all methods.
+
+    In task 1 it trains the network, and nothing if the network has no parameters: `end` replaces the head in any case.
+    """
 
     def phase(self, task: Task) -> Phase:
-        return super().phase(task) if task.is_first else FROZEN
+        has_parameters = any(True for _ in self.network.parameters())
+        return super().phase(task) if task.is_first and has_parameters else FROZEN
 
 
 class RandomFeatures(Frozen[H]):
