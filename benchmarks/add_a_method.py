@@ -1,7 +1,7 @@
 """The method of docs/add-a-method.md on digits, with and without its distillation, beside fine-tuning. Three seeds.
 
-python benchmarks/add_a_method.py          # nine short runs; resumable
-python benchmarks/add_a_method.py --quick  # one seed, one epoch; nothing is kept
+    python benchmarks/add_a_method.py          # nine short runs; resumable
+    python benchmarks/add_a_method.py --quick  # one seed, one epoch; nothing is kept
 """
 
 from __future__ import annotations
