@@ -2,6 +2,8 @@
 
     python benchmarks/add_a_method.py          # nine short runs; resumable
     python benchmarks/add_a_method.py --quick  # one seed, one epoch; nothing is kept
+
+The page quotes what this prints.
 """
 
 from __future__ import annotations
