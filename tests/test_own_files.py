@@ -143,6 +143,7 @@ def test_a_trained_network_is_less_accurate() -> None:
     assert abs(last - claimed("and then frozen, it")) < 1 and last < claimed("LDA on these features")
 
 
+@pytest.mark.slow
 def test_a_model_names_no_code_but_takes_an_imported_extractor(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"a model cannot use the extractor in 'hog\.py'"):
         amgc.Model.create("m", features="hog.py")

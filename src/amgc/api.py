@@ -274,10 +274,10 @@ def compare(
 
     Examples
     --------
-    >>> import amgc, tempfile
-    >>> found = amgc.compare(["lda", "ncm"], data="fast-digits", out=tempfile.mkdtemp() + "/compare")
-    >>> len(found), found.frame().groupby("method").LA.mean().idxmax()
-    (2, 'lda')
+    >>> import amgc
+    >>> found = amgc.compare(["lda", "ncm"], data="fast-digits", out="compare")  # doctest: +SKIP
+    >>> found.frame().groupby("method").LA.mean().idxmax()  # doctest: +SKIP
+    'lda'
     """
     from amgc.cli import compare as command
     from amgc.cli.errors import STOPPED

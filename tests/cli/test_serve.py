@@ -30,6 +30,7 @@ def typed() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_becomes_an_empty_model_and_the_documented_commands_work(tmp_path):
     """All of the page's commands, with the port that was free instead of 8000."""
     served_by, *requests = [words for words in typed() if words[0] != "pip"]

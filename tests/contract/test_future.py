@@ -17,9 +17,6 @@ from amgc.engine.run import run
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 
-pytestmark = pytest.mark.cpus
-
-
 Kept = list[tuple[Any, dict[str, torch.Tensor]]]
 
 

@@ -17,8 +17,6 @@ from amgc.methods.contract import Task
 from amgc.methods.registry import find
 from amgc.runs.folder import CHECKPOINT
 
-pytestmark = pytest.mark.cpus
-
 STREAMS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {  # split, images per class, task sizes
     "one class at a time": ({"increment": 1}, (5, 5, 5), (1, 1, 1)),
     "a first task of one class": ({"first_classes": 1, "increment": 2}, (5, 5, 5), (1, 2)),
@@ -48,6 +46,7 @@ def test_every_stream_is_learned_to_its_end(method: str, name: str, kind: str, t
     assert head.shape == (sum(sizes), tiny.DIM if kind == "images" else 5)
 
 
+@pytest.mark.cpus
 def test_on_vectors_a_resumed_run_ends_the_same(method: str, tmp_path: Path) -> None:
     class StopLater(Watch):
         def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
@@ -93,6 +92,7 @@ def test_kept_bytes_are_those_in_the_checkpoint_beside_network_and_head(method: 
     assert bool(kept) == bool(find(method).kind.remembers)
 
 
+@pytest.mark.cpus
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(method: str, finished: Path, tmp_path: Path) -> None:
     run(tiny.config(method), tmp_path / "same", dataset=tiny.images())
     tiny.assert_same_bits(tmp_path / "same", finished)

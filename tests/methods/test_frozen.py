@@ -28,7 +28,7 @@ def test_what_later_says_changes_nothing(method: str, tmp_path: Path) -> None:
 def test_a_network_without_parameters_is_not_trained_in_task_1(name: str) -> None:
     """Their head would be trained for nothing: `end` replaces it."""
     entry, first = find(name), Task(0, range(2))
-    for extractor, epochs in (("patches", 0), ("convnet", entry.hyper.first.epochs)):
-        network = build(extractor, image_shape=(1, 8, 8))
+    for extractor, epochs in (({"name": "patches", "filters": 4}, 0), ({"name": "convnet"}, entry.hyper.first.epochs)):
+        network = build(**extractor, image_shape=(1, 8, 8))
         assert entry.kind(entry.hyper, network, torch.device("cpu")).phase(first).epochs == epochs
     assert entry.hyper.first.epochs > 0
