@@ -13,7 +13,7 @@ run: .venv/.run ## amgc run: handwritten digits, class after class; ARGS="cifar1
 	@$(BIN)/amgc run $(ARGS)
 	@$(if $(ARGS),,echo && echo "The same without training anything, amgc run fast-digits:" && $(BIN)/amgc run fast-digits --quiet)
 
-test: .venv/.dev ## tests and doctests but the slow ones, three minutes; ARGS="-k merge" chooses some
+test: .venv/.dev ## tests and doctests but the slow ones, four minutes; ARGS="-k merge" chooses some
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: test ## make test, then the slow ones
