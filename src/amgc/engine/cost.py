@@ -7,6 +7,7 @@ The first task gets half of all classes, the average number of old ones. Neither
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -153,8 +154,12 @@ def _measure(trial: Session, session: Session, kind: int) -> Trial:
     trains, step, trained, passed, repeats = _measure_steps(trial, session, task)
     collect, collected = _measure_collect(trial, task) if wider == 1 else (0.0, 0.0)
     end, row, reads = _measure_end(method, task)
-    kept = sum(tensor.nbytes for tensor in pack(method.state())[1].values()) * classes / len(task.seen)
-    checkpoint = round(kept * wider**2) + 2 * sum(parameter.nbytes for parameter in trial.network.parameters())
+    few, all_ = trial.network.dim, session.network.dim
+    # With more features than were timed, a tensor grows along each axis of features, or of the pairs of a triangle.
+    growth = {few: all_ / few, few * (few + 1) // 2: all_ * (all_ + 1) / (few * (few + 1))}
+    sizes = (t.nbytes * math.prod(growth.get(axis, 1.0) for axis in t.shape) for t in pack(method.state())[1].values())
+    kept = sum(sizes) * classes / len(task.seen)
+    checkpoint = round(kept) + 2 * sum(parameter.nbytes for parameter in trial.network.parameters())
     # With more features than were timed, a solve takes their cube, an update of a covariance their square.
     end, row, collect = end * wider**3, row * wider**2, collect / session.processes.count
     return Trial(trains, step, trained, passed, repeats, collect, collected, end, row, reads, checkpoint)
