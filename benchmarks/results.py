@@ -1,10 +1,10 @@
-"""The pages whose figures are measured, from benchmarks/pages/*.md and what benchmarks/results/*.txt keeps.
+"""Fill the pages that quote measured figures, from benchmarks/pages/*.md and the kept output in benchmarks/results/*.txt.
 
     python benchmarks/results.py          # writes docs/results.md, docs/fast.md, README.md's table and docs/headline.svg
-    python benchmarks/results.py --check  # says whether they are what it would write; exit code 1 if not
+    python benchmarks/results.py --check  # only reports which of them are out of date; exit code 1 if any is
 
-Change prose in benchmarks/pages/ (jinja2), never in the pages that it makes. Figures are looked up by the names of the rows
-that the benchmarks print, so a benchmark that is run again needs no edit: run this. Figures that no file keeps say so.
+Edit the text in benchmarks/pages/ (Jinja), not in the generated pages. Figures are looked up by the row names that the
+benchmarks print, so after a benchmark has run again, only this script must be run. Figures that are in no file say so.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TEMPLATES = Path(__file__).parent / "pages"
 README_TABLE = re.compile(r"(<!-- Made by benchmarks/results.py -->\n).*?(<!-- End -->)", flags=re.S)
 HEADLINE = "2400"  # filters
 CONTROL = "800"  # filters of the rows that are compared on the same features
-# As reported for these papers, not measured here: LA, AIA, what it takes.
+# As reported for these papers, not measured here: LA, AIA, cost. README.md names their sources.
 PUBLISHED = {
-    "GATF (arXiv 2606.25347)": (52.0, 64.4, "trained network"),
-    "APR (arXiv 2511.17973)": (57.9, 70.0, "trained network, stronger augmentation"),
-    "DCNet (arXiv 2501.15454), the best that we know of": (65.4, 75.8, "trained network, 700 epochs a task"),
+    "GATF": (52.0, 64.4, "trained network"),
+    "APR": (57.9, 70.0, "trained network, stronger augmentation"),
+    "DCNet": (65.4, 75.8, "best published that we know of; trained network, 700 epochs per task"),
 }
 
 
 def signed(value: float) -> str:
-    """A difference in points with a real minus.
+    """Format a difference in points, with a typographic minus.
 
     >>> signed(1.26), signed(-23.1), signed(0.04)
     ('+1.3', '−23.1', '0.0')
@@ -48,7 +48,7 @@ def signed(value: float) -> str:
 
 
 def beside(ours: str, paper: float | None) -> str:
-    """The paper's number and ours minus it.
+    """Return the paper's number and, in brackets, ours minus it.
 
     >>> beside("23.5 ± 1.0", 32.7), beside("6.3", None)
     ('32.7 (−9.2)', '')
@@ -57,7 +57,7 @@ def beside(ours: str, paper: float | None) -> str:
 
 
 def best(values: list[str]) -> list[str]:
-    """The same, the largest in bold.
+    """Return the values with the largest in bold.
 
     >>> best(["9.5", "27.7 ± 1.3"])
     ['9.5', '**27.7 ± 1.3**']
@@ -67,7 +67,7 @@ def best(values: list[str]) -> list[str]:
 
 
 def table_1(names: list[str]) -> list[dict[str, Any]]:
-    """Rows of competitors.txt: the command, our numbers, the paper's beside those that have its settings of the method."""
+    """Return the rows of competitors.txt: command, our numbers, and the paper's where the method has the paper's settings."""
     rows = []
     for name in names:
         method, flags = (TRAINED | FROZEN)[name]
@@ -83,7 +83,7 @@ def table_1(names: list[str]) -> list[dict[str, Any]]:
 
 
 def table_2(names: list[str]) -> list[dict[str, Any]]:
-    """Rows of ablation.txt at T = 10 and 20, with the numbers that the paper's Tables 2 and 3 print for T = 20."""
+    """Return the rows of ablation.txt at T = 10 and 20, with the numbers of the paper's Tables 2 and 3 for T = 20."""
     known = {name: (method, flags) for name, method, flags in cells("table2", 20)}
     rows = []
     for name in names:
@@ -100,13 +100,13 @@ def table_2(names: list[str]) -> list[dict[str, Any]]:
 
 
 def preset_filters(preset: str = "fast-cifar100-t10") -> str:
-    """How many filters the fast preset has on images of CIFAR-100."""
+    """Return the number of filters that the fast preset has on CIFAR-100 images."""
     options = toml(PRESETS / f"{preset}.toml").get("features_options", {})
     return str(PatchesOptions(**options).settled(3, 32, 32).filters)
 
 
 def fast(filters: str, part: str = "front") -> dict[str, str]:
-    """The run with so many filters, T = 10."""
+    """Return the run with this many filters at T = 10."""
     found = [row for row in kept("fast_path").table(part) if row["filters"] == filters]
     if len(found) != 1:
         raise LookupError(f"benchmarks/results/fast_path.txt has {len(found)} rows of {filters} filters in {part!r}, not one.")
@@ -114,9 +114,9 @@ def fast(filters: str, part: str = "front") -> dict[str, str]:
 
 
 def headline() -> list[tuple[str, float, float, str, bool]]:
-    """The rows of README.md's table: name, LA, AIA, what it takes, and whether it is ours."""
+    """Return the rows of the plot in README.md: name, LA, AIA, cost, and whether it is ours."""
     paper, control = figures(1, "amgc", "cifar100", 10), f"{CONTROL} filters, T = 10"
-    rows = [("the paper's AMGC", paper["LA"], paper["AIA"], "trained ResNet-18, 200 epochs a task", False)]
+    rows = [("the paper's AMGC", paper["LA"], paper["AIA"], "trained ResNet-18, 200 epochs per task", False)]
     rows += [(name, *values, False) for name, values in PUBLISHED.items()]
     run, lda = fast(HEADLINE), [float(value) for value in kept("control").numbers("lda", control)[:2]]
     same = [float(value) for value in kept("control").numbers("amgc", control)[:2]]
@@ -124,14 +124,17 @@ def headline() -> list[tuple[str, float, float, str, bool]]:
     rows.append((f"ours, {int(HEADLINE):,} filters", float(run["LA"]), float(run["AIA"]), cost, True))
     minutes = math.ceil(int(fast(CONTROL)["seconds"]) / 60)
     rows.append((f"ours, {CONTROL} filters", *same, f"no training, {minutes} minutes, two CPU cores", True))
-    rows.append((f"plain `lda` on the same {CONTROL} filters", *lda, "the control: the gain is that of the features", True))
+    rows.append((f"plain `lda` on the same {CONTROL} filters", *lda, "control: most of the gain comes from the features", True))
     return rows
 
 
 def readme(text: str) -> str:
-    """README.md with the headline's table."""
+    """Return README.md with its table filled in. Of the published methods, the table has only the best."""
+    best_published = max(PUBLISHED, key=lambda name: PUBLISHED[name][0])
     lines = ["| CIFAR-100, ten tasks, cold start | LA | AIA | |", "|---|---|---|---|"]
     for name, la, aia, cost, ours in headline():
+        if name in PUBLISHED and name != best_published:
+            continue
         bold = "**" if ours and cost.startswith("**") else ""
         lines.append(f"| {bold}{name}{bold} | {bold}{la:.1f}{bold} | {bold}{aia:.1f}{bold} | {cost} |")
     made, count = README_TABLE.subn(lambda found: f"{found[1]}{chr(10).join(lines)}\n{found[2]}", text)
@@ -141,14 +144,14 @@ def readme(text: str) -> str:
 
 
 def headline_plot() -> str:
-    """The same as bars, an SVG file: LA of each row."""
+    """Return an SVG bar chart of the LA of each row."""
     rows = headline()
     width, left, step = 760, 310, 30
     scale = (width - left - 60) / 70  # pixels per point
     parts = []
     for place, (name, la, _, _, ours) in enumerate(rows):
         y, colour = 12 + place * step, "#0072B2" if ours else "#9aa7b3"
-        label = name.replace("`", "").split(", the best")[0]
+        label = name.replace("`", "")
         parts.append(f'<text x="{left - 10}" y="{y + 16}" text-anchor="end" font-size="14" fill="#222">{label}</text>')
         parts.append(f'<rect x="{left}" y="{y}" width="{la * scale:.0f}" height="22" rx="2" fill="{colour}"/>')
         parts.append(f'<text x="{left + la * scale + 8:.0f}" y="{y + 16}" font-size="14" fill="#222">{la:.1f}</text>')
@@ -162,7 +165,7 @@ def headline_plot() -> str:
 
 
 def filled(template: str) -> str:
-    """A page, from its template."""
+    """Return the page made from a template."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -187,13 +190,14 @@ def filled(template: str) -> str:
         "table_2": table_2,
         "beside": beside,
         "fast": fast,
+        "published": PUBLISHED,
         "preset_filters": preset_filters,
     }
     return environment.get_template(template).render()
 
 
 def pages() -> dict[Path, str]:
-    """Every page that is made here, and what should stand in it."""
+    """Return every generated file with its text."""
     made = {ROOT / "docs" / path.name: filled(path.name) for path in sorted(TEMPLATES.glob("*.md"))}
     made[ROOT / "docs" / "headline.svg"] = headline_plot()
     return made | {ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8"))}
@@ -201,7 +205,7 @@ def pages() -> dict[Path, str]:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--check", action="store_true", help="write nothing; say which pages are not up to date")
+    arguments.add_argument("--check", action="store_true", help="write nothing; report the pages that are not up to date")
     check = arguments.parse_args().check
     made = pages()
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

@@ -1,4 +1,4 @@
-"""Every example and command in the documentation is run, with little training; what `make` does by `.ci/run` itself."""
+"""Run every example and command of the documentation, with little training. `.ci/run` itself runs the `make` targets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def often(pages: list[Path]) -> list:
-    """README's always; what is on the other pages is slow, and most of it is tested by itself."""
+    """Mark all pages but README.md as slow. Most of their content has other tests."""
     return [pytest.param(page, id=page.name, marks=() if page.name == "README.md" else pytest.mark.slow) for page in pages]
 
 
@@ -55,13 +55,13 @@ def check_the_readmes_figures(printed: str) -> None:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The `amgc` lines of a page's shell blocks, in order, without their comments."""
+    """Return the `amgc` lines of a page's shell blocks, in order, without comments."""
     lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("amgc ")]
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
 def short(arguments: list[str]) -> list[str]:
-    """The same with an epoch for each task, if it trains; on CIFAR-100 it measures its cost only."""
+    """Shorten a command: one epoch per task if it trains, only the cost estimate on CIFAR-100."""
     text = " ".join(arguments)
     if "cifar100" in text:
         return [*arguments, "--dry-run"]
@@ -71,7 +71,7 @@ def short(arguments: list[str]) -> list[str]:
 
 
 def run_commands(given: list[list[str]], folder: Path, **environment: str) -> None:
-    """`amgc` with these arguments, one after another, in one process: to import torch takes longer than most of them."""
+    """Run `amgc` with each of these arguments in one process, because importing torch takes longer than most of them."""
     code = "import json, sys\nfrom amgc.cli.main import main\nfor arguments in json.loads(sys.argv[1]):\n"
     code += "    if code := main(arguments):\n        sys.exit(f'amgc {arguments} ended with {code}')\n"
     command = [sys.executable, "-W", "error", "-c", code, json.dumps(given)]
@@ -82,12 +82,12 @@ def run_commands(given: list[list[str]], folder: Path, **environment: str) -> No
 
 @pytest.mark.parametrize("page", often([page for page in PAGES if commands(page)]))
 def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
-    """All of them, in one folder. Those on CIFAR-100 only where its files are at hand."""
+    """All run in one folder. Commands on CIFAR-100 run only if its files are available."""
     draw_photos(tmp_path / "photos")
     draw_photos(tmp_path / "more", ("fox", "owl"), levels=(50, 127))
     draw_photos(tmp_path / "theirs", ("hen", "pig"), levels=(25, 75))
     for block in blocks(page, "python"):
-        if name := re.match(r"# (\w+\.py)\n", block):  # a file, says its first line
+        if name := re.match(r"# (\w+\.py)\n", block):  # its first line names a file
             (tmp_path / name[1]).write_text(block)
     cifar = cifar_folder()
     given = [short(words) for words in commands(page) if cifar or "cifar100" not in " ".join(words)]
@@ -99,8 +99,8 @@ def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_forgets_and_amgc_does_not_as_the_readmes_picture_shows(tmp_path):
-    """Its first command, with all epochs."""
+def test_fine_tuning_forgets_and_amgc_does_not_as_the_plot_on_the_home_page_shows(tmp_path):
+    """Run README's first command, with all epochs."""
     run_commands(commands(ROOT / "README.md")[:1], tmp_path)
     folder = tmp_path / "runs/digits"
     accuracy = {run.method: run.metrics for run in find_runs(folder)}
@@ -111,11 +111,11 @@ def test_fine_tuning_forgets_and_amgc_does_not_as_the_readmes_picture_shows(tmp_
 
 
 def check_the_exported_model(page: Path, folder: Path) -> None:
-    """The example answers as `amgc predict` does, with numpy, Pillow and onnxruntime alone."""
+    """Check that the example predicts as `amgc predict` does, with only numpy, Pillow and onnxruntime."""
     assert len(commands(page)) + len(blocks(page, "console")) == 10
     (example,) = blocks(page, "py")
     assert len([line for line in example.splitlines() if line.strip() and not line.startswith("#")]) == 10
-    alone = "import sys; sys.modules['amgc'] = sys.modules['torch'] = None\n"  # to import them is an error
+    alone = "import sys; sys.modules['amgc'] = sys.modules['torch'] = None\n"  # importing them is an error
     (folder / "classify.py").write_text(alone + example)
     photos = [
         str(sorted((folder / place).glob("*.png"))[0].relative_to(folder))
@@ -131,7 +131,7 @@ def check_the_exported_model(page: Path, folder: Path) -> None:
 
 
 def check_the_served_model(page: Path, folder: Path) -> None:
-    """The page's own command, at a free port, answers and stops at Ctrl-C."""
+    """Check that the page's command, on a free port, responds and stops at Ctrl-C."""
     (block,) = blocks(page, "console")
     command = shlex.split(block.splitlines()[0].removeprefix("$ amgc "), comments=True)
     server = subprocess.Popen(
@@ -150,7 +150,7 @@ def check_the_served_model(page: Path, folder: Path) -> None:
 
 
 def draw_photos(folder: Path, kinds: tuple[str, str] = ("cat", "dog"), levels: tuple[int, int] = (0, 100)) -> None:
-    """What the pages call `photos`, `more` and `theirs`: pictures of two kinds, of different sizes."""
+    """Write the folders that the pages call `photos`, `more` and `theirs`: images of two classes in different sizes."""
     drawn = np.random.RandomState(0)
     for number in range(48):
         kind, size = kinds[number % 2], 40 + number
@@ -163,7 +163,7 @@ def draw_photos(folder: Path, kinds: tuple[str, str] = ("cat", "dog"), levels: t
 
 
 def cifar_folder() -> Path | None:
-    """Where the official files of CIFAR-100 are, if they are anywhere."""
+    """Return the folder with the official files of CIFAR-100, if $AMGC_DATA has them."""
     folder = os.environ.get("AMGC_DATA")
     return Path(folder) if folder and (Path(folder) / "cifar-100-python").is_dir() else None
 
@@ -191,7 +191,7 @@ def test_the_reference_has_every_public_name():
 
 
 @pytest.mark.slow
-def test_the_site_builds_and_asks_no_other_host_for_anything(tmp_path):
+def test_the_site_builds_and_loads_nothing_from_other_hosts(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
     assert done.returncode == 0, done.stderr
@@ -211,7 +211,7 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
     assert (ROOT / "docs/notebook.ipynb").stat().st_size < 100_000
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     made = [[output.output_type for output in cell.get("outputs", [])] for cell in notebook.cells]
-    assert [set(types) for types in made] == [set(types) for types in kept]  # it was kept executed
+    assert [set(types) for types in made] == [set(types) for types in kept]  # the notebook is committed with its outputs
     last = {run.method: run.metrics.last_accuracy for run in find_runs(tmp_path / "runs/digits")}
     assert last["finetune"] < 0.4 < 0.8 < last["amgc"] <= last["joint"] + 0.02
 
@@ -224,7 +224,7 @@ def test_every_benchmark_with_a_quick_version_runs_it(script):
 
 @pytest.mark.slow
 def test_every_benchmark_imports_and_takes_the_flags_that_its_usage_names(tmp_path):
-    """`--help` of each, one after another in one process."""
+    """Run `--help` of each in one process."""
     code = "import contextlib, io, json, runpy, sys\nsys.path.insert(0, sys.argv[1])\nsaid = {}\n"
     code += "for script in sys.argv[2:]:\n    sys.argv[:] = [script, '--help']\n"
     code += "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
