@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 import amgc
+import amgc.methods
 from amgc.cli.main import COMMANDS
 from amgc.report import find_runs
 
@@ -188,6 +189,15 @@ def test_every_page_is_in_the_navigation_of_the_site():
 def test_the_reference_has_every_public_name():
     listed = re.findall(r"^::: amgc\.(\w+)$", (ROOT / "docs/reference.md").read_text(), flags=re.M)
     assert sorted(listed) == amgc.__all__
+
+
+def test_the_reference_for_extensions_has_every_name_that_the_examples_import():
+    listed = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs/reference-extensions.md").read_text(), flags=re.M)
+    assert {f"amgc.methods.{name}" for name in amgc.methods.__all__} <= set(listed)
+    for page in ROOT.glob("docs/add-a*.md"):
+        example = next(block for block in blocks(page, "python") if block.startswith("# "))
+        for package, names in re.findall(r"^from (amgc\.(?:methods|data|features|report\.sections)) import (.*)$", example, flags=re.M):
+            assert [name for name in names.split(", ") if name != "option" and f"{package}.{name}" not in listed] == [], page.name
 
 
 @pytest.mark.slow
