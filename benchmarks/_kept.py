@@ -1,4 +1,4 @@
-"""Reading figures back from benchmarks/results/*.txt. Numbers stay as they were printed; what is not there is an error."""
+"""Read figures from benchmarks/results/*.txt. Numbers stay as they were printed; a missing figure is an error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w
 
 
 class Kept:
-    """What one benchmark printed: paragraphs, apart by empty lines, of rows `NAME  figures …` or `NAME: figures …`.
+    """The output of one benchmark: paragraphs, separated by empty lines, of rows `NAME  figures …` or `NAME: figures …`.
 
-    The first paragraph, with command, commit and machine, is not looked at.
+    The first paragraph, with command, commit and machine, is ignored.
     """
 
     def __init__(self, text: str, name: str = "the text") -> None:
@@ -21,7 +21,7 @@ class Kept:
         self.name = name
 
     def row(self, name: str, part: str = "") -> str:
-        """What stands behind `name` in the only row of that name, in the paragraph that has `part` in one of its lines."""
+        """Return the text after `name` in the only row of that name, in the paragraph that has `part` in one of its lines."""
         pattern = re.compile(rf"^\s*{re.escape(name)}(?::|\s\s|$)(.*)$", flags=re.M)
         found = pattern.findall(self.part(part))
         if len(found) != 1:
@@ -30,7 +30,7 @@ class Kept:
         return str(found[0]).strip()
 
     def numbers(self, name: str, part: str = "") -> list[str]:
-        """The numbers of a row, in order.
+        """Return the numbers of a row, in order.
 
         >>> Kept("  ours, full   88.5 ms (87.4 to 93.9)    1.000 x\\n  steps: 8,000 at 1e-06").numbers("ours, full")
         ['88.5', '87.4', '93.9', '1.000']
@@ -38,11 +38,11 @@ class Kept:
         return NUMBER.findall(self.row(name, part))
 
     def fields(self, name: str, part: str = "") -> list[str]:
-        """The fields of a row, two spaces or more apart: `23.5 ± 1.0` is one."""
+        """Return the fields of a row. They are at least two spaces apart: `23.5 ± 1.0` is one field."""
         return re.split(r"\s{2,}", self.row(name, part))
 
     def labelled(self, name: str, part: str = "") -> dict[str, str]:
-        """The fields of a row whose figures have names.
+        """Return the fields of a row whose figures have names.
 
         >>> Kept("digits   auto (default): 96.4  0.9, 0.01: 95.7").labelled("digits")
         {'auto (default)': '96.4', '0.9, 0.01': '95.7'}
@@ -50,7 +50,7 @@ class Kept:
         return dict(str(field).rsplit(": ", 1) for field in self.fields(name, part))  # type: ignore[misc]
 
     def table(self, part: str) -> list[dict[str, str]]:
-        """The rows below a line of headings; fields are two spaces or more apart.
+        """Return the rows below a line of headings; fields are at least two spaces apart.
 
         >>> Kept("front\\n  filters   T  peak GB\\n       50  10      0.8\\n      100  10      0.9\\n  a remark").table("front")
         [{'filters': '50', 'T': '10', 'peak GB': '0.8'}, {'filters': '100', 'T': '10', 'peak GB': '0.9'}]
@@ -59,14 +59,14 @@ class Kept:
         return [dict(zip(heading, line, strict=True)) for line in lines if len(line) == len(heading)]
 
     def find(self, pattern: str) -> str:
-        """What the group of the pattern matches; it must occur once."""
+        """Return what the group of the pattern matches. The pattern must occur exactly once."""
         found = re.findall(pattern, self.text)
         if len(found) != 1:
             raise LookupError(f"{self.name} has {len(found)} places like {pattern!r}, not one.")
         return str(found[0])
 
     def part(self, heading: str) -> str:
-        """The only paragraph with `heading` in one of its lines; everything for an empty one."""
+        """Return the only paragraph with `heading` in one of its lines; all paragraphs if `heading` is empty."""
         if not heading:
             return self.text
         found = [text for text in re.split(r"\n\s*\n", self.text) if heading in text]
@@ -77,5 +77,5 @@ class Kept:
 
 @cache
 def kept(name: str) -> Kept:
-    """The file results/NAME.txt."""
+    """Read the file results/NAME.txt."""
     return Kept((RESULTS / f"{name}.txt").read_text(encoding="utf-8"), f"benchmarks/results/{name}.txt")

@@ -1,4 +1,4 @@
-"""What every benchmark shares: side-by-side timing, and keeping what was printed with command, commit and machine."""
+"""Code shared by the benchmarks: side-by-side timing, and keeping the output with command, commit and machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @contextlib.contextmanager
 def kept(name: str) -> Iterator[None]:
-    """Print as usual, and keep what was printed under results/NAME.txt once the benchmark has come to its end."""
+    """Print as usual, and write the output to results/NAME.txt when the benchmark has finished."""
     captured = io.StringIO()
 
     class Both(io.TextIOBase):
@@ -48,7 +48,7 @@ class Times(dict[str, float]):
 
 
 def side_by_side(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> Times:
-    """The time of each job, the jobs taking turns so that a slow moment of the machine hits them alike."""
+    """Time each job. The jobs take turns, so that a slow moment of the machine affects all of them."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     for job in jobs.values():
         job()
@@ -63,13 +63,13 @@ def side_by_side(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> Time
 
 
 def shared_data() -> Path | None:
-    """The folder with real development data, where there is one: $AMGC_SHARED or ../shared beside the repository."""
+    """Return the folder with development data, if there is one: $AMGC_SHARED, or ../shared next to the repository."""
     folder = Path(os.environ.get("AMGC_SHARED", Path(__file__).parents[2] / "shared"))
     return folder if folder.is_dir() else None
 
 
 def features_file() -> Path | None:
-    """The real ResNet-18 features, where there are any."""
+    """Return the file of ResNet-18 features, if there is one."""
     folder = shared_data()
     file = folder and folder / "data/features/cifar100-resnet18-t10.npz"
     return file if file and file.is_file() else None

@@ -1,12 +1,12 @@
-"""AMGC's ablations, learning rates and margins on CIFAR-100 at the budget of the preset cifar100-small: `amgc run`, many times.
+"""AMGC's ablations, learning rates and margins on CIFAR-100 at the budget of the preset cifar100-small.
 
-    python benchmarks/ablation.py --root DATA                # everything; hours on two cores, resumable at any moment
+    python benchmarks/ablation.py --root DATA                # everything; hours on two cores, resumable
     python benchmarks/ablation.py --root DATA --only table2  # Table 2 of the paper; or rates, margins, conditions
-    python benchmarks/ablation.py --print                    # the tables of the runs that are there, kept in results/
+    python benchmarks/ablation.py --print                    # print and keep the tables of the existing runs
 
-Each cell is an ordinary run folder under --out; finished ones are reused, interrupted ones go on. Task 1 is trained once for
-each number of tasks and taken over by the others (--start), which changes nothing but the time. Two runs at a time, a thread
-each: their seconds are not for comparison.
+Each cell is an ordinary run folder under --out. Finished runs are reused, interrupted runs are resumed. Task 1 is trained once
+for each number of tasks, and the other runs start from it (--start), which saves time and does not change the results. Two runs
+are executed at a time with one thread each, so their times are not comparable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Cell = tuple[str, str, tuple[str, ...]]  # name, method, flags
 
 
 def cells(only: str, tasks: int) -> list[Cell]:
-    """The runs of one table for a number of tasks; the first of all trains task 1 for the others."""
+    """Return the runs of one table for a number of tasks. The first run trains task 1 for the others."""
     table2: list[Cell] = [("finetune", "finetune", ())] + [(name, name, ()) for name in METHODS]
     table2 += [("amgc-freeze", "amgc-exact", ()), ("dbgc-freeze", "amgc-exact", ("--margin", "0"))]
     table2 += [(f"{name}-per_class", name, ("--balance", "per_class")) for name in ("dbgc", "amgc")]
@@ -77,13 +77,13 @@ def cells(only: str, tasks: int) -> list[Cell]:
 
 
 def moving(rate: str, balance: str, margin: str, head: str) -> Cell:
-    """AMGC with a network that does learn in later tasks."""
+    """Return the run of AMGC with these rates, in which the network learns in later tasks."""
     flags = ("--balance", balance, "--margin", margin, "--later.extractor-lr", rate, "--later.head-lr", head)
     return f"lr{rate}-h{head}-{balance}-m{margin}", "amgc", flags
 
 
 def work(cell: Cell, tasks: int, out: Path, root: str) -> None:
-    """Run a cell, or go on with it."""
+    """Run a cell, or resume it."""
     name, method, flags = cell
     folder, first = out / f"t{tasks}" / name, out / f"t{tasks}" / "finetune"
     if (folder / "run.json").exists():
@@ -99,7 +99,7 @@ def work(cell: Cell, tasks: int, out: Path, root: str) -> None:
 
 
 def show(only: str, tasks: int, out: Path) -> None:
-    """The table of what is there."""
+    """Print the table of the existing runs."""
     print(f"{only}, T = {tasks}: LA, AIA, accuracy on task 1's, old and new classes after the last task, %")
     for name, _, flags in cells(only, tasks):
         try:

@@ -1,9 +1,9 @@
-"""The method of docs/add-a-method.md on digits, with and without its distillation, beside fine-tuning. Three seeds.
+"""Compare the method of docs/add-a-method.md, with and without distillation, with fine-tuning on digits. Three seeds.
 
     python benchmarks/add_a_method.py          # nine short runs; resumable
     python benchmarks/add_a_method.py --quick  # one seed, one epoch; nothing is kept
 
-The page quotes what this prints.
+The page quotes these figures.
 """
 
 from __future__ import annotations

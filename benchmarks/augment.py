@@ -1,10 +1,10 @@
-"""Images per second of the batched CIFAR augmentation, beside a Pillow pipeline of one image at a time (PyCIL's kind).
+"""Images per second of the batched CIFAR augmentation, compared with a Pillow pipeline for single images, as in PyCIL.
 
     python benchmarks/augment.py            # half a minute
     python benchmarks/augment.py --quick    # few images, seconds
 
-Both do pad 4, crop 32, flip, brightness 63/255, normalise, on one thread, in turns. "half" is what one of two processes
-does: half of each batch, with random numbers drawn for all of it.
+Both do pad 4, crop 32, flip, brightness 63/255, normalise, on one thread, in turns. "half" is the work of one of two processes:
+half of each batch, with random numbers drawn for the whole batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH = 128
 
 
 def one_by_one(images: list[Image.Image], generator: torch.Generator) -> torch.Tensor:
-    """What torchvision's transforms do to PIL images, written out; it draws the same numbers as the batched form."""
+    """Apply torchvision's transforms to PIL images, written out, with the same random numbers as the batched form."""
     tops, lefts = torch.randint(9, (2, len(images)), generator=generator).tolist()
     mirrored = (torch.rand(len(images), generator=generator) < 0.5).tolist()
     factors = ((torch.rand(len(images), generator=generator) * 2 - 1) * (63 / 255) + 1).tolist()

@@ -1,10 +1,10 @@
-"""What the defaults of `patches` rest on: each choice alone, by the accuracy on held-out training images of CIFAR-100.
+"""Measure each default of `patches`, one change at a time, on held-out training images of CIFAR-100.
 
     python benchmarks/choices.py --root DATA  # a quarter of an hour on two cores
 
 Filters from the training images of the first ten classes (seed 1993), statistics from 250 images of each of the 100 classes,
-the closed form, and the accuracy on 50 other training images of each class. No test image is looked at. 400 filters unless
-said.
+the closed form, and the accuracy on 50 other training images of each class. No test image is used. 400 filters unless the row
+says otherwise.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def split(train: Images, each: int, held: int) -> tuple[Images, Images]:
-    """Of each class, in order of arrival, `held` images to judge by and `each` others to learn from."""
+    """Return, for each class in order of arrival, `held` images for evaluation and `each` others for learning."""
     order = torch.tensor(class_order(100, 1993))
     label = torch.empty_like(order).scatter_(0, order, torch.arange(100))
     drawing = torch.Generator().manual_seed(0)
@@ -59,7 +59,7 @@ def split(train: Images, each: int, held: int) -> tuple[Images, Images]:
 
 
 def accuracy(options: dict[str, Any], learned: Images, judged: Images) -> tuple[float, int]:
-    """In percent, and the number of features."""
+    """Return the accuracy in percent and the number of features."""
     network = build("patches", image_shape=learned.shape, **({"filters": 400} | options))
     assert isinstance(network, Patches)
     first = learned.subset((learned.labels < 10).nonzero().squeeze(1))

@@ -1,13 +1,13 @@
-"""A column of the paper's Table 1: every method on CIFAR-100, T = 10, at the budget of the preset cifar100-small.
+"""Measure a column of the paper's Table 1: every method on CIFAR-100, T = 10, at the budget of the preset cifar100-small.
 
-    python benchmarks/competitors.py --root DATA   # two hours on one core, resumable at any moment
-    python benchmarks/competitors.py --print       # the table of the runs that are there, kept in results/
+    python benchmarks/competitors.py --root DATA   # two hours on one core, resumable
+    python benchmarks/competitors.py --print       # print and keep the table of the existing runs
 
-Each run is an ordinary folder under --out, seed/method; finished ones are reused, interrupted ones go on. Methods whose task 1
-is plain cross-entropy share its training (--start), whose minutes count for each of them. Methods that keep the network frozen
-run with three seeds, that is three class orders, the others with one. On one thread each. Where the development data are, the
-frozen methods also run on the features of a full ResNet-18 that was trained on task 1 alone: what is left of a gap there is not
-the small network's.
+Each run is an ordinary folder under --out, seed/method; finished runs are reused, interrupted runs are resumed. Methods
+whose task 1 is plain cross-entropy share its training (--start); its minutes count for each of them. Methods that freeze the
+network run with three seeds, that is three class orders, the others with one. Every run has one thread. If the development data
+is available, the frozen methods also run on the features of a full ResNet-18 that was trained on task 1 only. A gap that
+remains there is not caused by the small network.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ START = "ncm"  # trains task 1 and nothing else
 
 
 def work(name: str, method: str, flags: tuple[str, ...], seed: int, out: Path, root: str) -> None:
-    """Run a cell, or go on with it."""
+    """Run a cell, or resume it."""
     folder, first = out / str(seed) / name, out / str(seed) / START
     if (folder / "run.json").exists():
         command = ["resume", str(folder)]
@@ -54,7 +54,7 @@ def work(name: str, method: str, flags: tuple[str, ...], seed: int, out: Path, r
 
 
 def work_on_features(name: str, method: str, flags: tuple[str, ...], file: Path, out: Path) -> None:
-    """The same on features that are there already: there is no task 1 to train."""
+    """Run a cell on given features. There is no task 1 to train."""
     folder = out / "features" / name
     if not (folder / "run.json").exists():
         command = ["run", f"npz:{file}", "--method", method, "--tasks", "10", "--first.epochs", "1", "--out", str(folder)]
@@ -62,7 +62,7 @@ def work_on_features(name: str, method: str, flags: tuple[str, ...], file: Path,
 
 
 def finished(name: str, out: Path) -> list[RunRecord]:
-    """The finished runs of a row, one for each seed."""
+    """Return the finished runs of a row, one for each seed."""
     found = []
     for seed in SEEDS:
         try:
@@ -75,13 +75,13 @@ def finished(name: str, out: Path) -> list[RunRecord]:
 
 
 def spread(values: list[float]) -> str:
-    """Mean, and ± standard deviation where there are several."""
+    """Format the mean, and ± standard deviation if there are several values."""
     deviation = f" ±{statistics.stdev(values):4.1f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):5.1f}{deviation}"
 
 
 def show(out: Path) -> None:
-    """The table of what is there."""
+    """Print the table of the existing runs."""
     paper = named("paper-cifar100-t10").paper
     print("CIFAR-100, T = 10, preset cifar100-small: LA, AIA, accuracy on old and new classes after the last task, %;")
     print("minutes of a run on one thread, beside other work and stops; MB kept per class beside network and head; the paper's")

@@ -31,7 +31,7 @@ def folder_of(row: str, filters: int, out: Path) -> Path:
 
 
 def work(row: str, filters: int, out: Path, preset: str, root: str) -> None:
-    """Run a row, unless it has been finished; what was interrupted is resumed."""
+    """Run a row, or resume it. A finished row is reused."""
     folder = folder_of(row, filters, out)
     if (folder / "run.json").exists():
         command = ["resume", str(folder)] if not load_run(folder).finished else []

@@ -1,9 +1,9 @@
-"""L_DB with its gradient, beside the form that ISDA, IL2A and PyCIL use and beside its bare matrix products.
+"""Time L_DB and its gradient, compared with the form of ISDA, IL2A and PyCIL and with its matrix products alone.
 
     python benchmarks/db_loss.py            # half a minute, 1 GB of memory
     python benchmarks/db_loss.py --quick    # small sizes, seconds
 
-Everything is measured in one process, the competitors taking turns; read the ratios.
+Everything is measured in one process, in turns. Compare the ratios, not the times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ print(field("VmHWM") - before)
 
 
 def problem(count: int, dim: int, form: str = "full", few: bool = False) -> tuple[Tensor, Tensor, Tensor, Covariances]:
-    """Random statistics of `count` classes and a head: weight, bias, mean, covariances."""
+    """Return random statistics of `count` classes and a head: weight, bias, mean, covariances."""
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(count, dim, generator=generator)
     weight = 0.05 * torch.randn(count, dim, generator=generator)
@@ -59,7 +59,7 @@ def ours(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
 
 
 def reference(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
-    """Every class's C x C product, of which the diagonal is kept, and autograd behind it."""
+    """Compute the C x C product of every class, of which only the diagonal is used, with autograd."""
 
     def run() -> tuple[Tensor, Tensor]:
         w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
@@ -75,14 +75,14 @@ def reference(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covarianc
 
 
 def same(*case) -> None:
-    """Both forms give the same loss and gradient."""
+    """Check that both forms give the same loss and gradient."""
     mine, (loss, gradient) = ours(*case)(), reference(*case)()
     torch.testing.assert_close(mine.loss.float(), loss, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mine.weight, gradient, rtol=1e-3, atol=1e-3 * float(gradient.abs().max()))
 
 
 def bare(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
-    """W Σ_k for every class, into one place: what any exact method has to compute."""
+    """Compute W Σ_k for every class, as every exact method must."""
     out = torch.empty_like(weight)
 
     def run() -> None:
@@ -93,7 +93,7 @@ def bare(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
 
 
 def bare_thin(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covariances):
-    """The two products with all factors, forward and back, that any exact method has to compute."""
+    """Compute the two products with all factors, forward and backward, as every exact method must."""
     out, gradient = torch.empty(len(covariances.thin), len(weight)), torch.zeros_like(weight)
 
     def run() -> None:
@@ -104,7 +104,7 @@ def bare_thin(weight: Tensor, bias: Tensor, mean: Tensor, covariances: Covarianc
 
 
 def extra_memory(count: int, dim: int, form: str = "full") -> float:
-    """MB beyond the inputs that one evaluation needs, measured in a fresh process."""
+    """Return the MB that one evaluation needs in addition to the inputs, measured in a new process."""
     from pathlib import Path
 
     here = str(Path(__file__).parent)

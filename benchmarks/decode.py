@@ -1,9 +1,9 @@
-"""JPEG files decoded per second, by threads and by worker processes; photographs of 500 × 376 and of 64 × 64 pixels.
+"""JPEG files decoded per second by threads and by worker processes, for photographs of 500 × 376 and of 64 × 64 pixels.
 
     python benchmarks/decode.py            # half a minute
     python benchmarks/decode.py --quick    # few files, seconds
 
-Why `amgc.data.decode.Files` uses threads.
+This is why `amgc.data.decode.Files` uses threads.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Why AMGCClassifier's defaults are what they are: shrinkage and margin over several real feature sets.
+"""Measure the defaults of AMGCClassifier: shrinkage and margin on several data sets.
 
     python benchmarks/defaults.py           # about ten minutes with the development data, half a minute without
     python benchmarks/defaults.py --quick   # iris, seconds
 
-Held-out accuracy in percent. Where nothing drifts (frozen features) and no class is old or new, the order of arrival does not
-matter, so every set is learned in one call; for the margins, half of the classes are old.
+Held-out accuracy in percent. With frozen features and without old and new classes, the order of arrival does not matter, so
+each data set is learned in one call. For the margins, half of the classes are old.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def few(X, y, each: int, seed: int) -> Split:
-    """`each` samples of every class to learn from, the rest to test on."""
+    """Return `each` samples of every class for learning, and the others for testing."""
     rng = np.random.default_rng(seed)
     chosen = np.concatenate([rng.permutation(np.flatnonzero(y == label))[:each] for label in np.unique(y)])
     rest = np.setdiff1d(np.arange(len(y)), chosen)
@@ -60,7 +60,7 @@ def accuracy(splits: list[Split], **parameters) -> float:
 
 
 def enlarged(splits: list[Split], margin: float) -> float:
-    """The first half of the classes arrives first, and is old when the second half comes."""
+    """Learn the first half of the classes, which are old when the second half arrives."""
     scores = []
     for a, b, c, d in splits:
         labels = np.unique(b)

@@ -1,11 +1,11 @@
-"""How far old classes' features have moved by the end of a run from the statistics that are remembered of them.
+"""Measure how far the features of old classes have drifted from their stored statistics at the end of a run.
 
     python benchmarks/drift.py RUN…      # finished runs of AMGC or its ablations on CIFAR-100; $AMGC_DATA has its files
 
-Per run, the mean over the old classes of: the variance of their test images' features by the final network over the remembered
-one (median over features; VE assumes 1 + λ = 1.4), and the distance of the mean from the remembered one in remembered standard
-deviations (root mean square over features). Then what enlarging variances does under exactly this drift: the last accuracy of
-the head that minimises the loss for the remembered statistics, for several λ: no question of steps or learning rates is left.
+For each run, the mean over the old classes of two numbers: the variance of their test features in the final network, relative
+to the stored variance (median over features; VE assumes 1 + λ = 1.4), and the distance of the mean from the stored mean, in
+stored standard deviations (root mean square over features). Then the effect of enlarging variances under this drift: the last
+accuracy of the head that minimises the loss for the stored statistics, for several λ. It depends on no steps or learning rates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARGINS = (0.0, 0.1, 0.2, 0.4, 1.0)
 
 
 def drift(folder: Path) -> str:
-    """Variance ratio, shift of the mean, and the last accuracy of exact heads."""
+    """Return the variance ratio, the shift of the mean, and the last accuracy of exact heads."""
     config = read_config(folder, {})
     session = Session(config, folder, Watch(), load(config.data, **config.data_options))
     session.checkpoints.restore()

@@ -1,12 +1,12 @@
-"""The fast path on CIFAR-100: whitened patches and the closed form, `amgc run fast-cifar100-…`, from raw files to the report.
+"""Measure CIFAR-100 without training: whitened patches and the closed form, from the raw files to the report.
 
     python benchmarks/fast_path.py --root DATA                 # everything, about an hour on two cores; resumable
     python benchmarks/fast_path.py --root DATA --only headline # or front, tasks, orders
-    python benchmarks/fast_path.py --print                     # tables and plot of the runs that are there
+    python benchmarks/fast_path.py --print                     # tables and plot of the existing runs
 
-headline: the most that 20 minutes and 14 GB allow. front: accuracy against time, by the number of filters. tasks: 10, 20 and
-100 tasks, in the last of which task 1 is a single class. orders: three class orders. Each run is a folder under --out.
-Seconds are those of the whole command, memory its peak; alone on the machine, or they mean nothing.
+headline: as many filters as 20 minutes and 14 GB allow. front: accuracy against time, by the number of filters. tasks: 10, 20
+and 100 tasks; with 100, task 1 is a single class. orders: three class orders. Each run is a folder under --out. Seconds are
+those of the whole command, memory is its peak. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def folder_of(cell: Cell, out: Path) -> Path:
 
 
 def work(cell: Cell, out: Path, root: str) -> None:
-    """Run a cell and note what it took; one that was interrupted starts again, as its time would mean nothing."""
+    """Run a cell and store its time and memory. An interrupted run starts again, so that its time is right."""
     (filters, tasks, seed), folder = cell, folder_of(cell, out)
     note = folder / "cost.json"
     if note.exists():
@@ -65,7 +65,7 @@ def work(cell: Cell, out: Path, root: str) -> None:
 
 
 def found(cell: Cell, out: Path) -> tuple[RunRecord, dict[str, float]] | None:
-    """A finished run and what it took."""
+    """Return a finished run with its time and memory."""
     folder = folder_of(cell, out)
     try:
         return load_run(folder), json.loads((folder / "cost.json").read_text())
@@ -74,7 +74,7 @@ def found(cell: Cell, out: Path) -> tuple[RunRecord, dict[str, float]] | None:
 
 
 def show(name: str, out: Path) -> None:
-    """The table of what is there."""
+    """Print the table of the existing runs."""
     rows = [(cell, run) for cell in dict.fromkeys(CELLS[name]) if (run := found(cell, out))]
     if not rows:
         return
@@ -94,7 +94,7 @@ def show(name: str, out: Path) -> None:
 
 
 def plot(out: Path, path: Path) -> None:
-    """Accuracy against time, with the paper's best as a line."""
+    """Plot accuracy against time, with the paper's AMGC as a line."""
     rows = [(cell[0], *run) for cell in CELLS["front"] if (run := found(cell, out))]
     if len(rows) < 2:
         return

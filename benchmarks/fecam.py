@@ -1,10 +1,10 @@
-"""FeCAM's evaluation: our factors, computed once per class, against the form that the official code and its ports share.
+"""Time the evaluation of FeCAM: our factors, computed once per class, compared with the official code and its ports.
 
     python benchmarks/fecam.py          # 5,000 rows, 100 classes, 512 features; three minutes
     python benchmarks/fecam.py --quick  # small, seconds
 
-The peers' form (FeCAM models/base.py, PILOT and Avalanche alike): at each evaluation, for each class, the pseudo-inverse of its
-matrix in float64, and a product N × N of which only the diagonal is read. Both sides get the same normalised matrices.
+The official form (FeCAM models/base.py; PILOT and Avalanche do the same) computes at each evaluation, for each class, the
+pseudo-inverse of its matrix in float64, and an N × N product of which only the diagonal is used. Both get the same matrices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FLOOR = 10.0
 
 
 def learned(classes: int, dim: int, each: int) -> FeCAM:
-    """FeCAM after one task of skewed, correlated, non-negative features."""
+    """Return FeCAM after one task of skewed, correlated, non-negative features."""
     method = FeCAM(FeCAMHyper(), Vectors(dim), torch.device("cpu"))
     method.task = Task(0, range(classes))
     drawing = torch.Generator().manual_seed(0)
@@ -43,7 +43,7 @@ def learned(classes: int, dim: int, each: int) -> FeCAM:
 
 
 def peers(method: FeCAM, matrices: list[np.ndarray], rows: torch.Tensor) -> torch.Tensor:
-    """The squared distances (N, K) as the peers compute them."""
+    """Return the squared distances (N, K) as the official code computes them."""
     normalize = torch.nn.functional.normalize
     rows = normalize(method.transformed(rows))
     means = normalize(method.transformed(method.head.weight.detach()))
@@ -67,7 +67,7 @@ def main() -> None:
         print(f"evaluation of N = {count:,} rows, {classes} classes, d = {dim}; {each} training rows a class")
 
         def first() -> torch.Tensor:
-            """The first evaluation after a task: all factors anew (a run computes only those of the new classes)."""
+            """Evaluate with all factors computed again. (After a task, a run computes only those of the new classes.)"""
             method._inverse.clear()
             return chunked()
 

@@ -1,10 +1,10 @@
-"""What it costs to fix MKL's code path (MKL_CBWR), and to compute strided 1×1 convolutions safely.
+"""Measure the cost of fixing MKL's code path (MKL_CBWR), and of computing strided 1×1 convolutions safely.
 
     python benchmarks/kernels.py            # about two minutes; keep the machine otherwise idle
     python benchmarks/kernels.py --quick    # small problems, seconds
 
-One process per setting; for each job the processes take turns, so that a slow moment of the machine hits them alike. A ratio
-above 1 is slower than without the setting. MKL reads the variable when it starts, hence the processes.
+There is one process per setting, because MKL reads the variable when it starts. The processes take turns in each job, so that a
+slow moment of the machine affects all of them. A ratio above 1 is slower than without the setting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def jobs(quick: bool) -> dict[str, Callable[[], object]]:
-    """What takes the time in amgc, by name."""
+    """Return the most expensive operations of amgc, by name."""
     torch.manual_seed(0)
     classes, dim, filters = (10, 16, 16) if quick else (100, 512, 400)
     weight, mean = torch.randn(classes, dim) / dim, torch.randn(classes, dim)
@@ -73,7 +73,7 @@ def resnet(width: float) -> nn.Module:
 
 
 def work(todo: dict[str, Callable[[], object]]) -> None:
-    """In a worker: say the names, then time each job that is asked for."""
+    """Run in a worker: print the names of the jobs, then time each requested one."""
     print(json.dumps(list(todo)), flush=True)
     for line in sys.stdin:
         start = time.perf_counter()
@@ -113,7 +113,7 @@ class Sliced(nn.Conv2d):
 
 
 def compare_shortcuts(quick: bool) -> None:
-    """A training step of ResNet-18 with torch's strided convolutions in its shortcuts, with ours, and with plain slices."""
+    """Time a training step of ResNet-18 with torch's strided convolutions in its shortcuts, with ours and with slices."""
     print(f"\n{'a training step, seconds':42}{'torch':>9}{'ours':>12}{'sliced':>12}")
     for width, count in ((0.25, 8 if quick else 64), (1.0, 2 if quick else 32)):
         images = torch.randn(count, 3, 32, 32).contiguous(memory_format=torch.channels_last)

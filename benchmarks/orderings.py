@@ -1,4 +1,4 @@
-"""Do the orderings of the paper's Tables 2 and 3 hold on digits? AMGC and its ablations, trained as printed, three seeds.
+"""Check the orderings of the paper's Tables 2 and 3 on digits: AMGC and its ablations with the printed losses, three seeds.
 
     python benchmarks/orderings.py           # 21 runs of seconds each; resumable
     python benchmarks/orderings.py --quick   # two methods, one epoch; nothing is kept

@@ -1,15 +1,15 @@
-"""Own images: CIFAR-100 as folders of PNG files, 90 classes learned, then 10 more; `amgc.Model` from files to answers.
+"""Measure `amgc.Model` on CIFAR-100 as folders of PNG files: learn 90 classes, then 10 more, and predict.
 
     python benchmarks/own_images.py --root DATA            # about seven minutes on two cores
     python benchmarks/own_images.py --root DATA --only draw
-    python benchmarks/own_images.py --quick                # generated pictures, to see that it runs
+    python benchmarks/own_images.py --quick                # generated images, to check that it runs
 
-learn: seconds and pictures a second for learning 90 classes, 10 more, and answering; accuracy; what `reject` rejects, of known
-classes' held-out pictures and of unseen classes', before and after the 10 come. strangers: what it rejects of pictures that are
-of another kind altogether (scikit-learn's written digits, drawn shapes, noise), by a model of all classes. few: what
-classes of few pictures reject of their own. merge: two sites, 50 classes each, merged, beside one model that saw all. draw:
-filters drawn at random (the default, no fragment of a picture) or cut from pictures. The PNG files are written to a temporary
-folder from the official files. Seconds are wall-clock, alone on the machine.
+learn: time to learn 90 classes and 10 more, and to predict; accuracy; share of held-out images of known and of unseen classes
+that `reject` rejects, before and after the 10 classes are learned. strangers: rejected share of images of other kinds
+(scikit-learn's handwritten digits, drawn shapes, noise), by a model of all classes. few: rejected share of held-out images of
+classes with few images. merge: two sites with 50 classes each, merged, compared with one model of all classes. draw: filters
+drawn at random (the default, which stores no fragment of an image) or cut from images. The PNG files are written to a temporary
+folder from the official files. Times are wall-clock; run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Classes = dict[str, list[str]]
 
 
 def write_cifar(folder: Path, root: str, per_class: int) -> dict[str, Classes]:
-    """PNG files by class, of CIFAR-100."""
+    """Write CIFAR-100 as PNG files in class folders."""
     from amgc.data import load
 
     data = load("cifar100", root=root)
@@ -49,7 +49,7 @@ def _splits(data: object) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def draw_pictures(folder: Path) -> dict[str, Classes]:
-    """The same of pictures made up here."""
+    """Write generated images in class folders."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), 24)
     patterns = rng.uniform(60, 190, (6, 16, 16, 3))
@@ -74,7 +74,7 @@ def _write(folder: Path, images: tuple[np.ndarray, np.ndarray], names: tuple[str
 
 
 def timed(what: str, model: Model, classes: Classes) -> None:
-    """Learn, and say what it took."""
+    """Learn, and print the time."""
     start, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     learned = model.learn_all(classes)
     seconds, now = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
@@ -84,7 +84,7 @@ def timed(what: str, model: Model, classes: Classes) -> None:
 
 
 def judged(what: str, model: Model, test: Classes) -> Evaluation:
-    """Evaluate, and say how it went."""
+    """Evaluate, and print the result."""
     files, labels = [file for own in test.values() for file in own], [name for name, own in test.items() for _ in own]
     start = time.perf_counter()
     found = model.evaluate(files, labels, reject=REJECT)
@@ -156,7 +156,7 @@ def few_pictures(folder: Path, data: dict[str, Classes], filters: int, few: int)
 
 
 def others() -> dict[str, np.ndarray]:
-    """Pictures of other kinds, 32 × 32 in colour."""
+    """Return images of other kinds, 32 × 32 in colour."""
     from sklearn.datasets import load_digits
 
     rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def others() -> dict[str, np.ndarray]:
 
 
 def _shape(rng: np.random.Generator) -> np.ndarray:
-    """A rectangle, ellipse or triangle of one colour on another."""
+    """Draw a rectangle, ellipse or triangle of one colour on another."""
     back, front = (tuple(int(value) for value in rng.integers(256, size=3)) for _ in range(2))
     image = Image.new("RGB", (32, 32), back)
     left, top, right, bottom = (int(value) for value in (*rng.integers(1, 14, size=2), *rng.integers(18, 31, size=2)))

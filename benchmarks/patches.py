@@ -1,13 +1,13 @@
-"""How fast images become patch features: the extractor, its bare matrix products, and the same features by convolution.
+"""Time the patch features: the extractor, its matrix products alone, and the same features by convolution.
 
     python benchmarks/patches.py            # under a minute; keep the machine otherwise idle
     python benchmarks/patches.py --quick    # few images, seconds
 
-Images of 32 × 32 pixels in colour, 1,600 filters of 6 × 6 (and fewer), all threads that torch has. "products" is the one matrix
-product per image that cannot be avoided, (729, 108) by (108, filters), and nothing else: no patches, no threshold, no averages.
-It is made in parts of 160 filters, whose result stays in the cache, image by image, and 32 images at once; the fastest is what
-the others are compared with. "convolution" is what one writes by hand: patches normalised by unfold, a 1×1 convolution with the
-filters, relu twice, average pooling, 32 images at a time.
+Images of 32 × 32 pixels in colour, 1,600 filters of 6 × 6 (and fewer), all threads of torch. "products" is only the matrix
+product of each image, (729, 108) by (108, filters), without patches, threshold and averages. It is computed in parts of 160
+filters, whose result stays in the cache, for single images, and for 32 images at once; the others are compared with the fastest.
+"convolution" is the straightforward code: patches normalised by unfold, a 1×1 convolution with the filters, relu twice, average
+pooling, 32 images at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def products(weight: torch.Tensor, count: int, together: int, columns: int) -> C
 
 
 def convolution(network: Patches, images: torch.Tensor) -> torch.Tensor:
-    """Features before they are standardised, in the extractor's order."""
+    """Return the features before standardisation, in the order of the extractor."""
     weight, threshold, found = network.get_buffer("weight0"), network.settled.threshold, []
     places = SIZE - SIDE + 1
     for some in images.split(BATCH):
@@ -62,7 +62,7 @@ def convolution(network: Patches, images: torch.Tensor) -> torch.Tensor:
 
 
 def overlapping_free(maps: torch.Tensor, grid: int) -> torch.Tensor:
-    """adaptive_avg_pool2d lets cells share a row of an odd number of places; ours are apart. (n, cells, filters)."""
+    """Average over cells that do not overlap, unlike those of adaptive_avg_pool2d: (n, cells, filters)."""
     rows = torch.arange(maps.shape[2]) * grid // maps.shape[2]
     edges = [int((rows < cell).sum()) for cell in range(grid + 1)]
     cells = [

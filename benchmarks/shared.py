@@ -1,12 +1,12 @@
-"""One covariance in tens of thousands of dimensions: what it costs beside its bare matrix products, and how it is shrunk.
+"""Measure a shared covariance in tens of thousands of dimensions: time, memory and shrinkage.
 
     python benchmarks/shared.py                # everything, about half an hour on two cores; 4 GB
     python benchmarks/shared.py --only gram    # or: solve, memory, shrinkage
     python benchmarks/shared.py --quick        # 500 dimensions and digits, seconds
 
-Accumulation: `ClassStatistics.update` of centred and buffered rows beside nothing but the products of the same triangle. Solve:
-`solve_head` beside nothing but the Cholesky factorisation. Memory: the peak of a process that learns, solves, saves and loads.
-Shrinkage: held-out accuracy with the automatic choice beside the best of a grid that looks at the test data.
+gram: `ClassStatistics.update`, compared with the matrix products of the same triangle alone. solve: `solve_head`, compared with
+the Cholesky factorisation alone. memory: the peak of a process that learns, solves, saves and loads. shrinkage: held-out
+accuracy with the automatic choice, compared with the best of a grid that uses the test data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIM, CLASSES = 12_800, 100
 
 
 def rows_of(count: int, dim: int) -> tuple[torch.Tensor, np.ndarray]:
-    """Features with correlations and classes, and their labels; cheap to make."""
+    """Return correlated features of several classes, and their labels."""
     drawing = torch.Generator().manual_seed(0)
     labels = np.arange(count) % CLASSES
     features = torch.randn(count, dim, generator=drawing)
@@ -42,7 +42,7 @@ def rows_of(count: int, dim: int) -> tuple[torch.Tensor, np.ndarray]:
 
 
 def shown(times: Times, name: str) -> str:
-    """The ratio to the bare job, by medians and by the fastest rounds: where they differ, the machine was not quiet."""
+    """Format the ratio to the bare job, by medians and by the fastest rounds. If they differ, the machine was not idle."""
     low, high = times.spread[name]
     ratios = f"{times[name] / times['bare']:.2f} x (fastest: {low / times.spread['bare'][0]:.2f} x)"
     return f"[{low:.2f}, {high:.2f}]   {ratios}"
@@ -117,13 +117,13 @@ def regularised(statistics: ClassStatistics) -> object:
 
 
 def peak() -> float:
-    """The most memory that this program has had, in bytes. Not getrusage's: that remembers who started the process."""
+    """Return the peak memory of this process in bytes. getrusage would include that of the parent process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(float(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def learn(dim: int) -> None:
-    """What `memory` runs in a process of its own."""
+    """Learn, solve, save and load; `memory` runs this in a process of its own."""
     matrix, begin = 4 * dim * dim, peak()
     classifier = AMGCClassifier(covariance="shared")
 
@@ -159,7 +159,7 @@ def memory(dim: int, quick: bool) -> None:
 
 
 def feature_sets(quick: bool):
-    """Name, features and labels to learn from, and to test on."""
+    """Yield names with features and labels for learning and for testing."""
 
     def lifted(dim: int, *parts: np.ndarray) -> list[np.ndarray]:
         rng = np.random.default_rng(1)

@@ -1,11 +1,11 @@
-"""One convex solve instead of 200 epochs: time, accuracy and storage on real features.
+"""Measure one convex solve instead of 200 epochs: time, accuracy and storage.
 
     python benchmarks/solve.py              # everything, about half an hour
     python benchmarks/solve.py --only time  # or: table, storage
     python benchmarks/solve.py --quick      # synthetic statistics, seconds
 
-Features: a ResNet-18 trained on CIFAR-100's first task, all 100 classes in ten tasks (development data; without it synthetic
-features of the same shape, whose accuracies mean nothing beyond this file).
+Features: a ResNet-18 trained on CIFAR-100's first task, all 100 classes in ten tasks (development data; without it, synthetic
+features of the same shape, whose accuracies say nothing about CIFAR-100).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPOCHS, STEPS, RATE, MOMENTUM = 200, 40, 5e-3, 0.9  # the paper's; momentum, whi
 
 
 class Stream:
-    """Features with labels 0..C-1 in the order of arrival, C / TASKS classes a task."""
+    """Features with labels 0..C-1 in order of arrival, C / TASKS classes per task."""
 
     def __init__(self, train_x, train_y, test_x, test_y) -> None:
         self.train_x, self.train_y, self.test_x, self.test_y = train_x, train_y, test_x, test_y
@@ -99,7 +99,7 @@ def timed(job: Callable[[], Head]) -> tuple[Head, float]:
 
 
 def sgd(statistics: ClassStatistics, new: list[int], start: Head, best: float, solved: float, steps: int) -> None:
-    """The paper's training of the last task's head, with our fast loss, from the head of the task before."""
+    """Train the head of the last task as in the paper, with our loss, from the head of the previous task."""
     count, dim = statistics.mean.shape
     margin = torch.full((count,), 0.4)
     margin[new] = 0.0
@@ -143,7 +143,7 @@ def sgd(statistics: ClassStatistics, new: list[int], start: Head, best: float, s
 
 
 def incremental(stream: Stream, learn: Callable[[int], Callable[[np.ndarray], np.ndarray]]) -> tuple[float, float]:
-    """LA and AIA in percent: `learn(task)` returns the predictor after that task."""
+    """Return LA and AIA in percent. `learn(task)` returns the predictor after that task."""
     accuracies = []
     for task in range(TASKS):
         predict = learn(task)
@@ -158,7 +158,7 @@ def ours(stream: Stream, **parameters) -> tuple[float, float]:
 
 
 def refitted(stream: Stream, make) -> tuple[float, float]:
-    """A scikit-learn classifier, given all data seen so far at every task: it need not remember anything."""
+    """Return LA and AIA of a scikit-learn classifier that is refitted to all data seen so far, at every task."""
 
     def learn(task: int):
         seen = stream.train_y < (task + 1) * stream.size

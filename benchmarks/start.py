@@ -1,10 +1,10 @@
-"""How long it takes until something happens: help texts, the first training step of `amgc run`, and all of it.
+"""Time the start of the command line: help texts, the first training step of `amgc run`, and the whole run.
 
     python benchmarks/start.py            # about two minutes; keep the machine otherwise idle
     python benchmarks/start.py --quick    # once each, without the whole run
 
-Wall-clock seconds from the start of the process, the median of several and their range; digits, the default methods. The first
-step is that of training, after the steps by which the cost is measured.
+Wall-clock seconds from the start of the process, median and range of several runs, on digits with the default methods. The
+first training step comes after the steps that are timed for the cost estimate.
 """
 
 from __future__ import annotations

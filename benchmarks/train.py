@@ -1,13 +1,13 @@
-"""Training images per second: the engine, a plain PyTorch loop with the same network, and a loader of PyCIL's kind.
+"""Training images per second: the engine, a plain PyTorch loop with the same network, and a data loader as in PyCIL.
 
     python benchmarks/train.py            # about four minutes; keep the machine otherwise idle
     python benchmarks/train.py --quick    # few images, seconds
 
 An epoch of cross-entropy on CIFAR-sized noise (networks built beforehand), batch 128, SGD with momentum, the paper's
-augmentation. "plain" is what one writes by hand: tensors in memory, the same batched augmentation, forward, backward, step, in
-the same memory format as the engine's; "plain, NCHW" the same in PyTorch's default format. "PIL" opens, crops, mirrors and
-brightens one image at a time in a DataLoader with two workers. "network alone" is forward, backward and step on one batch again
-and again: what no loop can beat; the rest is the share of time outside of the network.
+augmentation. "plain" is a hand-written loop: tensors in memory, the same batched augmentation, forward, backward and step, in
+the memory format of the engine; "plain, NCHW" is the same in PyTorch's default format. "PIL" opens, crops, mirrors and brightens
+single images in a DataLoader with two workers. "network alone" is forward, backward and step on the same batch, the lower bound
+of every loop; the rest is the share of time outside the network.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def noise(count: int) -> Dataset:
 
 
 class Pictures(TorchDataset):
-    """PyCIL's DummyDataset with CIFAR's transforms, written out."""
+    """PyCIL's DummyDataset with the transforms for CIFAR, written out."""
 
     def __init__(self, images: Images) -> None:
         self.pixels, self.labels = images.take(range(len(images))).permute(0, 2, 3, 1).numpy(), images.labels
@@ -73,7 +73,7 @@ class Pictures(TorchDataset):
 
 
 class Plain:
-    """Network, head and optimiser of a loop written by hand."""
+    """Network, head and optimiser of a hand-written loop."""
 
     def __init__(self, options: dict, memory_format: torch.memory_format) -> None:
         self.network = build("resnet18", image_shape=(3, 32, 32), **options).to(memory_format=memory_format).train()
@@ -90,7 +90,7 @@ class Plain:
 
 
 def jobs(options: dict, dataset: Dataset) -> dict[str, Callable[[], None]]:
-    """One epoch each."""
+    """Return the jobs, one epoch each."""
     augment, generator = Augment.of(dataset), torch.Generator().manual_seed(0)
     pixels, labels = dataset.train.take(range(len(dataset.train))), dataset.train.labels
     phase = {"epochs": 1, "extractor_lr": LR, "head_lr": LR, "batch_size": BATCH}
