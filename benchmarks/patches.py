@@ -5,7 +5,7 @@
 
 Images of 32 × 32 pixels in colour, 1,600 filters of 6 × 6 (and fewer), all threads of torch. "products" is only the matrix
 product of each image, (729, 108) by (108, filters), without patches, threshold and averages. It is computed in parts of 160
-filters, whose result stays in the cache, for single images, and for 32 images at once; the others are compared with the fastest.
+filters, whose result stays in the cache, for single images and for 32 at once; the others are compared with the fastest.
 "convolution" is the straightforward code: patches normalised by unfold, a 1×1 convolution with the filters, relu twice, average
 pooling, 32 images at a time.
 """

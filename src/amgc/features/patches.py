@@ -3,7 +3,7 @@
 Coates and Ng ("Learning feature representations with k-means", 2012) with random patches instead of k-means (Thiry et al.,
 2021): a patch p of raw pixels is normalised, n = (p - mean) / (deviation + contrast), and whitened; a filter is a whitened
 patch of length 1, so that the response is linear in n, a = n W + b. Both max(a - t, 0) and max(-a - t, 0) are averaged over
-the cells of a grid; square root; standardised with task 1's moments.
+the cells of a grid, raised to a power, and standardised with the moments of task 1.
 
 **Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide. Whoever has the file
 can undo the whitening and see the fragment up to brightness and contrast, but neither its position nor the rest of the image.
