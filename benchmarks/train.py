@@ -6,8 +6,8 @@
 An epoch of cross-entropy on CIFAR-sized noise (networks built beforehand), batch 128, SGD with momentum, the paper's
 augmentation. "plain" is a hand-written loop: tensors in memory, the same batched augmentation, forward, backward and step, in
 the memory format of the engine; "plain, NCHW" is the same in PyTorch's default format. "PIL" opens, crops, mirrors and
-brightens single images in a DataLoader with two workers. "network alone" is forward, backward and step on the same batch, the lower
-bound of every loop; the rest is the share of time outside the network.
+brightens single images in a DataLoader with two workers. "network alone" is forward, backward and step on the same batch,
+the lower bound of every loop; the rest is the share of time outside the network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chromium without a window, over its own DevTools protocol through a pipe: no driver, no port, no further package."""
+"""Headless Chromium, controlled by the DevTools protocol through a pipe, without a driver, a port or another package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def find_chromium() -> str | None:
 
 
 class Browser:
-    """One tab. `requests` and `complaints` hold what it asked for and said since `open`."""
+    """A tab. `requests` and `complaints` are the requests and the console messages since `open`."""
 
     def __init__(self, path: str, flags: Sequence[str] = ()) -> None:
         self.home = tempfile.mkdtemp(prefix="amgc-chromium-")
@@ -66,7 +66,7 @@ class Browser:
                 return dict(answer["result"])
 
     def open(self, page: Path, width: int = 1400, dark: bool = False, media: str = "", javascript: bool = True) -> None:
-        """Load the file, in a window of this width; returns when it is drawn."""
+        """Load the file in a window of this width. Return when it is rendered."""
         self.requests, self.complaints, self.loaded = [], [], False
         self.call("Emulation.setScriptExecutionDisabled", value=not javascript)
         self.resize(width)

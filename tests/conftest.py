@@ -1,4 +1,4 @@
-"""What tests of several folders share."""
+"""Fixtures shared by all tests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: whichever process is free then takes the short ones, and both end at about the same time."""
+    """Run slow tests first, so that all processes finish at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_power_cut() -> Iterator[None]:
-    """Files need not reach the disk: thousands of them are written, and read by this machine before it is switched off."""
+    """Do not wait until files reach the disk. The tests write thousands of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
@@ -28,7 +28,7 @@ def no_power_cut() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def timm() -> Iterator[ModuleType]:
-    """timm; beside a torchvision of another build, after declaring the operators it misses (no test calls them)."""
+    """Return timm. If torchvision is of another build, declare the operators that it misses; no test calls them."""
     if importlib.util.find_spec("timm") is None:
         pytest.skip("the extra timm is not installed")
     library = torch.library.Library("torchvision", "FRAGMENT")  # the operators live as long as this does

@@ -1,4 +1,4 @@
-"""scikit-learn's digits as a stream of tasks, and what the estimator's tests compare."""
+"""scikit-learn's digits as a stream of tasks, and comparisons for the tests of the estimator."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FORMS = ("full", "lowrank", "diagonal", "shared")
 
 
 def split(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training features, held-out features, training labels, held-out labels; 40 % is held out."""
+    """Return training features, held-out features, training labels and held-out labels. 40 % are held out."""
     X, y = load_digits(return_X_y=True)
     return tuple(train_test_split(X, y, test_size=0.4, random_state=seed, stratify=y))
 
 
 def part(X: np.ndarray, y: np.ndarray, labels: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The samples of some classes."""
+    """Return the samples of some classes."""
     chosen = np.isin(y, list(labels))
     return X[chosen], y[chosen]
 
 
 def learned(X: np.ndarray, y: np.ndarray, tasks: Sequence[Iterable[Any]], classifier: AMGCClassifier) -> AMGCClassifier:
-    """`classifier` after one `partial_fit` per task."""
+    """Return `classifier` after one `partial_fit` per task."""
     for task in tasks:
         classifier.partial_fit(*part(X, y, task))
     return classifier
@@ -41,7 +41,7 @@ def calibration_error(probability: np.ndarray, correct: np.ndarray, bins: int = 
 
 
 def state(classifier: AMGCClassifier) -> dict[str, Any]:
-    """All that a classifier is, by value: parameters, attributes, and the tensors of its statistics."""
+    """Return the whole state of a classifier: parameters, attributes and the tensors of its statistics."""
     seen = {name: value for name, value in vars(classifier).items() if name not in ("statistics_", "_solution")}
     seen = {name: value.tolist() if isinstance(value, np.ndarray) else repr(value) for name, value in seen.items()}
     if hasattr(classifier, "statistics_"):
@@ -53,7 +53,7 @@ def state(classifier: AMGCClassifier) -> dict[str, Any]:
 
 
 def same_statistics(one: AMGCClassifier, two: AMGCClassifier) -> bool:
-    """Equal to the bit, in the same order of arrival."""
+    """Return whether two statistics are bit-identical, in the same order of arrival."""
     a, b = one.statistics_, two.statistics_
     mine, theirs = a.tensors(), b.tensors()
     return a.header() == b.header() and all(

@@ -1,4 +1,4 @@
-"""The method that docs/add-a-method.md adds: tested like those of the package, of which it is none."""
+"""The method of docs/add-a-method.md, for the tests of all methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "elwf"
 
 
 def code() -> str:
-    """What is to be saved as elwf.py."""
+    """Return the code that the page saves as elwf.py."""
     found = re.search(r"^```python\n(# elwf\.py\n.*?)^```", PAGE.read_text(), flags=re.M | re.S)
     assert found
     return found[1]
@@ -23,7 +23,7 @@ def code() -> str:
 
 @cache
 def entry() -> Entry:
-    """The method, registered nowhere: tests of all that are registered do not meet it unless they want to."""
+    """Return the method without registering it, so that other tests of all registered methods do not see it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "elwf.py"
         path.write_text(code())

@@ -1,4 +1,4 @@
-"""Drawn landscapes: pictures that a person can tell apart at a glance."""
+"""Drawn landscapes that a person can tell apart at a glance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SKIES = {  # above, at the horizon, and the ground
 
 
 def landscape(kind: str, seed: int, side: int = 160) -> Image.Image:
-    """A sky, a horizon of hills, and what belongs to the kind: a sun, flowers, stars, dunes."""
+    """Draw a sky, hills, and the objects of the class: a sun, flowers, stars or dunes."""
     rng = np.random.default_rng([seed, *kind.encode()])
     above, horizon, ground = (np.clip(np.array(colour) + rng.integers(-12, 13, 3), 0, 255) for colour in SKIES[kind])
     level = int(side * rng.uniform(0.55, 0.72))

@@ -1,4 +1,4 @@
-"""What takes long is made once, also where pytest runs in several processes: the first makes it, the others wait for it."""
+"""Create expensive files once, even if pytest runs in several processes: the first creates them, the others wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of that name, as `make` has filled it; tests do not change what is in it."""
+    """Return the folder of that name, filled by `make`. Tests must not change its contents."""
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent  # what all processes share

@@ -1,4 +1,4 @@
-"""The paper's equations written out plainly, in float64 numpy with loops: what the tests compare the package with.
+"""The paper's equations written out in float64 numpy with loops, as the reference for the tests.
 
 Nothing here calls amgc's arithmetic; only its containers (`LowRank`, `Covariances`) are built.
 """
@@ -43,7 +43,7 @@ class Problem:
 
 
 def problem(seed: int = 0, classes: int = 4, dim: int = 3, rows: int | None = None, scale: float = 0.7) -> Problem:
-    """Random values, of a size at which the classes overlap and no exponent overflows."""
+    """Return a random problem whose classes overlap and whose exponents do not overflow."""
     rng = np.random.default_rng(seed)
     rows = classes if rows is None else rows
     weight, bias = scale * rng.normal(size=(rows, dim)), rng.normal(size=rows)
@@ -51,7 +51,7 @@ def problem(seed: int = 0, classes: int = 4, dim: int = 3, rows: int | None = No
 
 
 def spd(rng: np.random.Generator, dim: int, count: int | None = None) -> Array:
-    """Random covariances (count, d, d), or one (d, d)."""
+    """Return random covariances (count, d, d), or one (d, d)."""
     shape = (dim, 2 * dim) if count is None else (count, dim, 2 * dim)
     half = rng.normal(size=shape)
     return half @ np.swapaxes(half, -1, -2) / (2 * dim)
@@ -101,7 +101,7 @@ SCALE, COMMON_SCALE = 0.3, 0.6  # of the form with several parts
 
 
 def _class_scales(count: int) -> tuple[Array, Array]:
-    """Those of the form whose scales differ from class to class."""
+    """Return the scales of the form whose scales differ between classes."""
     return np.linspace(0.1, 1, count), np.linspace(0.8, 0, count)
 
 
@@ -123,7 +123,7 @@ def sum_dense(parts: dict[str, Array], count: int, scale: Any = 1.0, common_scal
 
 
 def dense(covariances: Covariances, count: int) -> Array:
-    """The same for the package's own container."""
+    """Return the dense matrices of the package's own container."""
     arrays = {
         name: part.double().numpy()
         for name in ("full", "factor", "diagonal", "common")
@@ -275,7 +275,7 @@ def cross_entropy(logits: Array, target: int) -> float:
 
 
 def class_shares(is_new: Any, balance: str) -> Array:
-    """Each class's weight in L_AMGC."""
+    """Return the weight of each class in L_AMGC."""
     is_new = np.asarray(is_new, bool)
     if balance == "per_class" or is_new.all() or not is_new.any():
         return np.full(len(is_new), 1 / len(is_new))
@@ -283,7 +283,7 @@ def class_shares(is_new: Any, balance: str) -> Array:
 
 
 def minimise(mean: Array, dense: Array, class_weight: Array) -> tuple[float, Array, Array]:
-    """The least L_DB, by scipy's trust-region Newton on the equation in torch: value, weight and bias, centred."""
+    """Minimise L_DB by scipy's trust-region Newton method. Return the value, and centred weight and bias."""
     count, dim = mean.shape
     centre = mean.mean(0)
     means, matrices, shares = tensor(mean - centre), tensor(dense), tensor(class_weight)
@@ -319,7 +319,7 @@ def minimise(mean: Array, dense: Array, class_weight: Array) -> tuple[float, Arr
 
 
 def assert_close(actual: Any, expected: Any, relative: float, what: str = "") -> None:
-    """Equal up to `relative` of the largest entry."""
+    """Assert that arrays are equal up to `relative` of the largest entry."""
     actual = actual.detach().double().numpy() if isinstance(actual, torch.Tensor) else np.asarray(actual, float)
     expected = np.asarray(expected, float)
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape} instead of {expected.shape}"
@@ -331,7 +331,7 @@ def assert_close(actual: Any, expected: Any, relative: float, what: str = "") ->
 
 @contextlib.contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """Fail, instead of hanging, what does not end (on POSIX)."""
+    """Fail if the block does not end in time, instead of hanging (on POSIX)."""
     if not hasattr(signal, "SIGALRM"):
         yield
         return

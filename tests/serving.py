@@ -1,4 +1,4 @@
-"""Pictures of three kinds, a model that knows two of them, and a server as its own process."""
+"""Images of three classes, a model that knows two of them, and a server in a process of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BASE = "http://127.0.0.1:8000"
 
 
 def pixels(kind: str, seed: int, side: int = 32) -> np.ndarray:
-    """Noise around a kind's colour, with bars along or across."""
+    """Return noise around the colour of a class, with horizontal or vertical bars."""
     rng = np.random.default_rng([seed, *kind.encode()])
     drawn = rng.normal(0, 18, (side, side, 3)) + np.array(KINDS.get(kind, (128, 128, 128)))
     wave = 30 * np.sin(np.arange(side) * (0.4 + 0.1 * rng.random()) + 6 * rng.random())
@@ -46,12 +46,12 @@ def png(kind: str, seed: int, side: int = 32) -> bytes:
 
 
 def parts(*pictures: bytes) -> list[tuple[str, tuple[str, bytes, str]]]:
-    """As a request sends them."""
+    """Return images as the parts of a request."""
     return [("images", (f"{number}.png", one, "image/png")) for number, one in enumerate(pictures, start=1)]
 
 
 def taught(folder: Path) -> Model:
-    """Knows grass and sea from twelve pictures each; learned once, and copied."""
+    """Return a copy of a model that has learned grass and sea from twelve images each."""
     shutil.copytree(_taught(), folder)
     return Model.open(folder)
 
@@ -67,7 +67,7 @@ def _taught() -> Path:
 
 @dataclass
 class Server:
-    """One that runs."""
+    """A running server."""
 
     said: str  # its first line
     process: subprocess.Popen[str]
@@ -79,7 +79,7 @@ class Server:
 
 @contextmanager
 def server(folder: Path, *flags: str, home: Path, **environment: str) -> Iterator[Server]:
-    """`amgc serve` at a free port, in the folder `home`; it has to end without a complaint when it is told to."""
+    """Run `amgc serve` on a free port in the folder `home`. It must stop without errors."""
     command = [sys.executable, "-W", "error", "-m", "amgc", "serve", str(folder), "--port", "0", *flags]
     variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     process = subprocess.Popen(command, cwd=home, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

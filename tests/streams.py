@@ -1,4 +1,4 @@
-"""Vectors for the methods' tests, and methods that are given them task by task without an engine."""
+"""Feature vectors for the tests of the methods, and methods that learn them task by task without the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Block = tuple[torch.Tensor, torch.Tensor]
 
 
 def blocks(sizes: Sequence[int], each: int = 12, dim: int = 6, seed: int = 0) -> list[Block]:
-    """Per task non-negative features (n, dim) with a covariance of each class's own, and labels in order of arrival."""
+    """Return for each task non-negative features (n, dim), with a covariance per class, and labels in order of arrival."""
     drawing = torch.Generator().manual_seed(seed)
     result, start = [], 0
     for size in sizes:
@@ -31,7 +31,7 @@ def blocks(sizes: Sequence[int], each: int = 12, dim: int = 6, seed: int = 0) ->
 
 
 def learned(name: str, stream: Sequence[Block], seed: int = 0, batch: int = 7, **hyper: Any) -> Method[Any]:
-    """A method after it was told of every task of the stream; nothing is trained by steps."""
+    """Return a method after all tasks of the stream, without training steps."""
     entry = find(name)
     method = entry.kind(replace(entry.hyper, **hyper), Vectors(stream[0][0].shape[1]), torch.device("cpu"))
     stop = 0

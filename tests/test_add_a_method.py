@@ -1,4 +1,4 @@
-"""docs/add-a-method.md: its code is short, runs, does what it says, and is worth it. `contract/` has the rest."""
+"""docs/add-a-method.md: its code is short and runs, its loss is the described one, and its idea helps. See also `contract/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AMGCClassifier`: what it learns, in tasks or at once, and how it behaves among scikit-learn's tools."""
+"""`AMGCClassifier`: learning in tasks or at once, and compatibility with scikit-learn."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_learning_in_tasks_equals_learning_at_once_in_every_covariance_form(form
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(3))
 def test_rounding_does_not_move_the_classifier(form: str, seed: int) -> None:
-    """Features that differ in their last bits, as sums do that are taken in another order or on another machine."""
+    """Features that differ in their last bits, like sums in another order or on another machine."""
     bits = np.random.default_rng(seed).integers(-4, 5, TRAIN.shape)
     one, two = (
         AMGCClassifier(covariance=form, dtype="float64").fit(X, TRAIN_LABELS)
@@ -107,7 +107,7 @@ def test_rounding_does_not_move_the_classifier(form: str, seed: int) -> None:
 
 
 def test_a_factor_of_all_columns_gives_the_classifier_of_the_whole_matrix(whole: AMGCClassifier) -> None:
-    """Its temperature too, although that comes from draws."""
+    """Also its temperature, although that is computed from draws."""
     factor = AMGCClassifier(covariance="lowrank", rank=64, dtype="float64").fit(TRAIN, TRAIN_LABELS)
     assert_same_classifier(factor, whole, TOLERANCE["float64"])
 
@@ -200,7 +200,7 @@ def test_repeated_runs_agree_to_the_bit() -> None:
 
 
 def variance_floor(classifier: AMGCClassifier) -> torch.Tensor:
-    """1e-4 of each feature's total variance: within the classes, and between their means."""
+    """Return 1e-4 of each feature's total variance, within the classes and between their means."""
     statistics = classifier.statistics_
     freedom = (statistics.count - 1).double()
     variances = torch.stack([sigma.diagonal().double() for sigma in statistics.covariance])
@@ -457,7 +457,7 @@ def test_probabilities_of_far_away_points_are_finite() -> None:
 
 
 def blobs(seed: int = 0, count: int = 60, dim: int = 5, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Unit Gaussians, eight apart, in order of class."""
+    """Return samples of unit Gaussians at a distance of eight, sorted by class."""
     random = np.random.default_rng(seed)
     means = 8 * np.eye(classes, dim)
     y = np.repeat(np.arange(classes), count)

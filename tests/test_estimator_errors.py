@@ -1,4 +1,4 @@
-"""`AMGCClassifier` and input that cannot be learned from: a clear error, and nothing has changed afterwards."""
+"""`AMGCClassifier` raises clear errors for invalid input, and does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AMGCClassifier.save` and `load`: nothing is lost, no sample is in the file, damage is noticed."""
+"""`AMGCClassifier.save` and `load`: everything is restored, the file has no samples, and damage is detected."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_a_missing_file_is_said_to_be_missing(name: str, tmp_path: Path) -> None
 
 
 def rewritten(path: Path, change) -> None:
-    """The file with its header and tensors changed by `change`, and a fresh checksum: valid, but not a classifier."""
+    """Change header and tensors of the file by `change` and update the checksum: a valid file, but not a classifier."""
     header, tensors = tensor_files.read(path, "classifier")
     change(header, tensors)
     tensor_files.write(path, "classifier", header, tensors)

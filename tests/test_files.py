@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and nothing damaged is believed."""
+"""Files are written completely or not at all, and damage is detected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_was_written_is_read(tmp_path):
 
 
 class Misaligned:
-    """A safetensors file whose tensors start four or eight bytes off torch's alignment, as a reader may return them."""
+    """A safetensors file whose tensors start four or eight bytes off torch's alignment, as readers may return them."""
 
     def __init__(self, path, framework):
         self.file = safe_open(path, framework=framework)
@@ -80,7 +80,7 @@ class Misaligned:
 
 
 def test_what_is_read_lies_in_memory_as_torch_aligns_it(tmp_path, monkeypatch):
-    """On some CPUs products depend on the alignment of their operands: a resumed run would end with other bits."""
+    """On some CPUs products depend on the alignment of their operands, so a resumed run would not be bit-identical."""
     write(tmp_path / "model", KIND, HEADER, TENSORS)
     monkeypatch.setattr(tensor_files, "safe_open", Misaligned)
     header, tensors = read(tmp_path / "model", KIND)
@@ -126,7 +126,7 @@ def test_a_file_with_something_appended_is_refused(tmp_path, intact):
 
 
 def test_a_flipped_bit_anywhere_is_refused_or_harmless(tmp_path, intact):
-    """Harmless: the blanks that safetensors puts behind its header may become other blanks."""
+    """Spaces after the header of a safetensors file may become other blanks, which is harmless."""
     path = tmp_path / "flipped"
     believed = []
     for position in range(len(intact)):
@@ -249,7 +249,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
 
 
 def test_a_full_disk_is_an_os_error_that_names_the_file(tmp_path):
-    """Safetensors has an error of its own, without the number. Here the largest file that a process may write is small."""
+    """safetensors raises its own error without an errno. A limit on the file size of the process simulates a full disk."""
     path = tmp_path / "kept.safetensors"
     program = f"""
 import errno, resource, signal, torch

@@ -1,4 +1,4 @@
-"""A folder's lock: one holder at a time, who is named, and who leaves no lock behind."""
+"""The lock of a folder: one holder at a time, whose process is named, and no stale lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import amgc` offers."""
+"""The public names of `amgc`."""
 
 from __future__ import annotations
 

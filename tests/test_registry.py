@@ -1,4 +1,4 @@
-"""Methods, data sets and extractors by name, and from files of one's own."""
+"""Methods, data sets and extractors by name, and from the user's own files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages with measured figures are what benchmarks/results.py makes of the kept files; its parsers on samples."""
+"""The pages with measured figures are up to date, and the parsers of benchmarks/results.py read samples correctly."""
 
 from __future__ import annotations
 

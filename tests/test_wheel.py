@@ -1,4 +1,4 @@
-"""The wheel: it builds, its description is valid, and it runs in a new environment."""
+"""The wheel builds, has a valid description, and runs in a new environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build it with the hatchling that is installed: no network."""
+    """Build the wheel with the installed hatchling, without network."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
     (built,) = folder.glob("*.whl")
@@ -44,7 +44,7 @@ def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_runs_in_a_new_environment(wheel: Path, tmp_path: Path) -> None:
-    """Its dependencies are those of this environment, by a .pth file: to install them would take minutes."""
+    """A .pth file provides the dependencies of this environment, because installing them would take minutes."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     scripts = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
     (site,) = (tmp_path / "venv").rglob("site-packages")

@@ -1,4 +1,4 @@
-"""One thread for all tests of a folder whose conftest.py imports this: tiny sums, and equal bits need equal threads."""
+"""Use one thread in all tests of a folder whose conftest.py imports this. Bit-identical results need equal threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that take a tenth of a second: a data set made here, a network of eight features, an epoch or two."""
+"""Runs of a tenth of a second: a generated data set, a network with eight features, an epoch or two."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def variant(monkeypatch: pytest.MonkeyPatch, method: str, **members: Any) -> Non
 def images(
     counts: Sequence[int] = (9,) * 6, seed: int = 0, prefix: str = "class", shape: tuple[int, ...] = (1, 8, 8)
 ) -> Dataset:
-    """`counts[k]` training images of class k: a pattern of its own and noise. A class's images depend on it alone."""
+    """Return `counts[k]` training images of class k, a pattern with noise. The images of a class depend on that class only."""
     train, test = [], []
     for label, count in enumerate(counts):
         rng = np.random.default_rng([seed, label])
@@ -53,12 +53,12 @@ def images(
 
 
 def vectors(counts: Sequence[int] = (9,) * 6, seed: int = 0, dim: int = 5) -> Dataset:
-    """The same as features."""
+    """Return a data set of feature vectors."""
     return images(counts, seed, shape=(dim,))
 
 
 def config(method: str = "amgc", *, machine: dict[str, Any] | None = None, **changes: Any) -> Config:
-    """A run of a registered method that is short, and in which everything that trains moves visibly.
+    """Return the config of a short run of a registered method in which everything trained changes visibly.
 
     `first`, `later` and `hyper` are changes to the phases and to the hyper-parameters; the rest are fields of the config.
     """
@@ -76,7 +76,7 @@ def config(method: str = "amgc", *, machine: dict[str, Any] | None = None, **cha
 
 
 def _short(phase: Phase) -> Phase:
-    """Two epochs of three steps, unless the method trains less."""
+    """Shorten a phase to two epochs of three steps, unless the method trains less."""
     return replace(
         phase,
         epochs=min(phase.epochs, 2),
@@ -86,7 +86,7 @@ def _short(phase: Phase) -> Phase:
 
 
 def saved(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The run's checkpoint, without times."""
+    """Return the checkpoint of a run, without times."""
     header, tensors = checkpoint.read(folder / CHECKPOINT)
     header.pop("seconds")
     header["lines"] = untimed(header["lines"])
@@ -98,7 +98,7 @@ def untimed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def assert_same_bits(one: Path, other: Path) -> None:
-    """Two runs ended in the same network, head, state and metrics, and wrote down the same for the report."""
+    """Assert that two runs have bit-identical networks, heads, states, metrics and observations for the report."""
     (header, tensors), (others_header, others) = saved(one), saved(other)
     assert header == others_header
     assert_equal(tensors, others)
@@ -106,7 +106,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 
 def observed(folder: Path) -> dict[str, bytes]:
-    """What `engine.observed` wrote, by the names of the files."""
+    """Return what `engine.observed` wrote, by file name."""
     return {path.name: path.read_bytes() for path in (folder / "observed").iterdir()}
 
 
@@ -117,7 +117,7 @@ def assert_equal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tenso
 
 
 def identical(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """To the bit, also where a zero has a sign."""
+    """Return whether values are bit-identical, including the sign of zero."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return one.detach().contiguous().numpy().tobytes() == other.detach().contiguous().numpy().tobytes()

@@ -1,4 +1,4 @@
-"""`method` is each registered method in turn and that of docs/add-a-method.md, `finished` a run of it that nobody disturbed."""
+"""`method` is each registered method and that of docs/add-a-method.md; `finished` is an uninterrupted run of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method does not look at classes that are still to come: neither at their images, nor at how many they are."""
+"""A method does not depend on future classes, neither on their images nor on their number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kept = list[tuple[Any, dict[str, torch.Tensor]]]
 
 
 def after_each_task(config: Any, folder: Path, dataset: Dataset, tasks: int) -> Kept:
-    """The checkpoints of the first `tasks` tasks."""
+    """Return the checkpoints of the first `tasks` tasks."""
     kept = []
 
     class Keep(Watch):
@@ -35,7 +35,7 @@ def after_each_task(config: Any, folder: Path, dataset: Dataset, tasks: int) -> 
 
 
 def with_another_future(known: int, counts: list[int]) -> Dataset:
-    """The usual first classes, and then others: other images, as many as `counts` says, under other names."""
+    """Return a data set with the usual first classes, and then `counts` images of other classes."""
     usual, other = tiny.images(), tiny.images([9] * known + counts, seed=7, prefix="other")
     splits = []
     for mine, others in ((usual.train, other.train), (usual.test, other.test)):
@@ -61,7 +61,7 @@ def _usual(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Kept]:
 
 @pytest.fixture
 def usual(method: str, _usual: Callable[[str], Kept]) -> Kept:
-    """The checkpoints of two tasks, with the usual classes to come."""
+    """Return the checkpoints of two tasks, with the usual future classes."""
     return _usual(method)
 
 
@@ -80,7 +80,7 @@ def test_other_future_classes_leave_the_state_as_it_is(method: str, known: int, 
 def test_the_number_of_future_classes_leaves_the_state_as_it_is(
     method: str, future: tuple[int, ...], usual: Kept, tmp_path: Path
 ) -> None:
-    """No tensor has a size that comes from classes that have not been seen."""
+    """The size of no tensor depends on classes that have not been seen."""
     changed = after_each_task(
         tiny.config(method, natural_order=True, sizes=(2, 2, *future)),
         tmp_path,

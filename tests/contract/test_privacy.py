@@ -1,4 +1,4 @@
-"""Nothing that a run writes holds a training image or a feature row: every byte of every file is searched."""
+"""No file of a run contains a training image or its features. Every byte of every file is searched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from amgc.runs.folder import CHECKPOINT
 
 
 def found(folder: Path, images: torch.Tensor, rows: Iterable[torch.Tensor]) -> list[str]:
-    """The files in which one of the images (raw, uint8) or of the rows (in any precision, also as text) is."""
+    """Return the files that contain one of the images (raw, uint8) or rows (in any precision, also as text)."""
     needles = [image.numpy().tobytes() for image in images]
     needles += [text(image.flatten()[:6].tolist(), "d") for image in images]
     for row in rows:
@@ -35,7 +35,7 @@ def found(folder: Path, images: torch.Tensor, rows: Iterable[torch.Tensor]) -> l
 
 
 def text(values: Iterable[float], form: str) -> bytes:
-    """Numbers as they would stand in a JSON file, in one list."""
+    """Return numbers as a list in a JSON file."""
     return ", ".join(str(float(format(value, form))) if form != "d" else str(value) for value in values).encode()
 
 
@@ -61,7 +61,7 @@ def test_a_search_finds_what_was_planted(tmp_path: Path) -> None:
 def test_no_image_and_no_feature_row_is_ever_in_the_folder(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After every step and every task; rows of the network as it is then, plain and of the augmented batch at hand."""
+    """After every step and every task. Features are those of the current network, of plain and of augmented images."""
     dataset, recent, searches = tiny.images((4,) * 6), [], []
     kind, whole_loss, whole_save = find(method).kind, find(method).kind.loss, Checkpoints.save
 

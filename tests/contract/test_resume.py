@@ -1,4 +1,4 @@
-"""A run that was interrupted, in whatever way and at whatever moment, ends bit for bit like one that was not."""
+"""A run that is interrupted in any way and at any moment, and resumed, is bit-identical to one that was not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOME_MOMENTS = [(0, 2), (1, 3), (2, 6)]
 
 
 class StopAt(Watch):
-    """Asks to stop after a task's step."""
+    """Request a stop after a step of a task."""
 
     def __init__(self, task: int, step: int) -> None:
         self.when, self.now = (task, step), (0, 0)
@@ -172,7 +172,7 @@ KILLS = [("replace", 1), ("fsync", 2), ("replace", 4), ("fsync", 5), ("fsync", 3
 
 
 def killed_process(folder: Path, method: str, function: str, call: int) -> None:
-    """What a forked process does; it kills itself, if the run makes so many calls."""
+    """Run in a forked process, which kills itself if the run makes this many calls."""
     whole, calls = getattr(os, function), []
 
     def deadly(*arguments: Any) -> None:
@@ -186,7 +186,7 @@ def killed_process(folder: Path, method: str, function: str, call: int) -> None:
 
 
 def in_a_process_of_its_own(root: Path, names: list[str]) -> None:
-    """For each of the methods: a process that is killed while it writes, the next one too, and at last one that is not."""
+    """Run each method in a process that is killed while it writes, then in another one, then in one that finishes."""
     os.environ["OMP_NUM_THREADS"] = "1"
     registry.METHODS.entries[documented.NAME] = documented.entry()
     for method in names:

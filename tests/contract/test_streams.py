@@ -1,4 +1,4 @@
-"""Streams of every shape: one class, one image, one task, a shorter last task; images and vectors."""
+"""Streams of any shape: one class, one image, one task, a shorter last task; images and feature vectors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_on_vectors_a_resumed_run_ends_the_same(method: str, tmp_path: Path) -> 
 
 
 def session_after(method: str, folder: Path, **changes: Any) -> Session:
-    """A session that has resumed a finished run."""
+    """Return a session that has resumed a finished run."""
     session = Session(tiny.config(method, **changes), folder, Watch(), tiny.images())
     session.checkpoints.restore()
     return session
@@ -105,7 +105,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(method: str, fin
 
 
 def test_only_a_method_that_says_so_sees_old_images(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the labels in the batches; those from the number of seen classes on are of classes that the method makes up."""
+    """Checked by the labels in the batches. Labels beyond the seen classes are those of auxiliary classes."""
     kind, seen = find(method).kind, set()
     whole_loss, whole_end = kind.loss, kind.end
 

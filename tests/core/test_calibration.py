@@ -20,7 +20,7 @@ def _temperature(head, statistics, average=None, towards_pooled=0.0, towards_dia
 
 
 def _world(seed=0, classes=5, dim=6, samples=3000, distance=1.5):
-    """Classes of one covariance: (features, labels) to learn from and as many to test on."""
+    """Return features and labels of classes with one covariance, for learning and as many for testing."""
     rng = np.random.default_rng(seed)
     mean, half = distance * rng.normal(size=(classes, dim)), np.linalg.cholesky(spd(rng, dim) + 0.5 * np.eye(dim))
 
@@ -32,7 +32,7 @@ def _world(seed=0, classes=5, dim=6, samples=3000, distance=1.5):
 
 
 def _error(head, divisor, features, labels, bins=15):
-    """The expected calibration error: |accuracy - confidence| over bins of equal width, weighted by their size."""
+    """Return the expected calibration error: |accuracy - confidence| over bins of equal width, weighted by their size."""
     scores = (features @ head.weight.numpy().T + head.bias.numpy()) / divisor
     scores -= scores.max(1, keepdims=True)
     probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)

@@ -17,7 +17,7 @@ COUNT, DIM = 4, 3
 
 @pytest.fixture(params=FORMS)
 def form(request):
-    """The package's object, and the same covariances as one array (K, d, d)."""
+    """Return the package's object, and the same covariances as one array (K, d, d)."""
     chosen = FORMS[request.param]
     parts = chosen.draw(np.random.default_rng(0), COUNT, DIM)
     return chosen.build({name: tensor(part) for name, part in parts.items()}), chosen.dense(parts, COUNT)
@@ -95,7 +95,7 @@ def test_average_product_mixtures_and_rows_are_those_of_the_dense_matrices(form)
 @pytest.mark.parametrize("towards_pooled", [0.0, 0.3, 1.0, [0.0, 0.2, 0.7, 1.0]])
 @pytest.mark.parametrize("name", ["full", "low rank", "diagonal", "common"])
 def test_shrinking_mixes_with_the_pooled_covariance_and_then_its_diagonal(name, towards_pooled, towards_diagonal):
-    """In each form that statistics keep."""
+    """For each form of `ClassStatistics`."""
     rng = np.random.default_rng(0)
     parts = FORMS[name].draw(rng, COUNT, DIM)
     dense = FORMS[name].dense(parts, COUNT)

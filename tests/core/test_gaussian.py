@@ -55,7 +55,7 @@ def test_a_root_times_itself_is_the_covariance_even_a_singular_one():
 @many
 @given(seed=st.integers(0, 10_000), dim=st.integers(1, 12), rank=st.integers(0, 12))
 def test_rounding_a_covariance_moves_its_root_in_proportion(seed, dim, rank):
-    """By the rounding over the least deviation, the square root's slope, whether the covariance is singular or not."""
+    """The change is at most the rounding divided by the least deviation, for singular covariances too."""
     rng, rank = RNG(seed), min(dim, rank)
     axes, deviations = np.linalg.qr(rng.normal(size=(dim, dim)))[0][:, :rank], rng.uniform(0.1, 1, rank)
     covariance, exact = ((axes * values) @ axes.T for values in (deviations**2, deviations))
@@ -66,7 +66,7 @@ def test_rounding_a_covariance_moves_its_root_in_proportion(seed, dim, rank):
 
 
 def test_draws_do_not_depend_on_how_a_factor_is_turned():
-    """Its columns are eigenvectors: they have no sign, nor a direction where eigenvalues are equal."""
+    """Its columns are eigenvectors, whose signs are arbitrary, and whose directions are if eigenvalues are equal."""
     rng = RNG(0)
     factor, diagonal = rng.normal(size=(2, 5, 3)), 20 + rng.normal(size=(2, 5))
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
@@ -103,7 +103,7 @@ def test_correlation_is_that_of_numpy():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("samples", "dim"), [(20, 8), (200, 8), (30, 40)])
 def test_oas_is_scikit_learns_shrinkage_for_features_of_equal_variance(seed, samples, dim):
-    """scikit-learn draws towards the mean variance, we towards each feature's: with equal ones that is the same."""
+    """scikit-learn shrinks towards the mean variance, we towards each feature's variance. With equal variances both agree."""
     rng = RNG(seed)
     rows = rng.normal(size=(samples, dim)) @ (np.eye(dim) + 0.5 * rng.normal(size=(dim, dim)))
     rows = (rows - rows.mean(0)) / rows.std(0)

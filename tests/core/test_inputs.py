@@ -1,4 +1,4 @@
-"""Labels and features of any kind are read; what cannot be read is named."""
+"""Labels and features of any kind are converted; errors name what is invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hot loop: memory, and what only it computes."""
+"""The kernel of L_DB: memory use and numerical accuracy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_inputs_are_not_changed():
 
 
 def test_well_separated_classes_keep_the_small_gradients_of_float32():
-    """1 - p_own would be rounded to zero; the competitors' own shares are not."""
+    """1 - p of the true class would round to zero; the probabilities of the other classes do not."""
     mean = 8.0 * torch.eye(3)
     weight, bias = mean.clone(), torch.zeros(3)
     shares = torch.full((3,), 1 / 3)

@@ -43,7 +43,7 @@ LOSSES = {
 
 
 def _case(case, form_name, seed=0, dtype=torch.float64):
-    """A problem in this case and form, with values that `dtype` holds exactly."""
+    """Return a problem of this case and form, with values that `dtype` represents exactly."""
     form, options = FORMS[form_name], CASES[case]
     count = ROWS if options["targets"] is None else len(options["targets"])
     p = reference.problem(seed, count, DIM, ROWS)
@@ -121,7 +121,7 @@ def test_gradients_are_right_when_only_one_is_asked_for(wanted):
 
 
 def test_gradients_reach_the_features_behind_mean_and_covariance():
-    """The new classes' statistics are functions of the network's output; the chain rule goes through them."""
+    """The statistics of new classes depend on the network's output, so gradients flow through them."""
     p = reference.problem(3, 2, 3)
     rows = tensor(p.rng.normal(size=(2, 8, 3))).requires_grad_()
 
@@ -202,7 +202,7 @@ problems = st.builds(
 @few
 @given(p=problems, margin=st.floats(0, 3))
 def test_both_forms_of_amarx_are_equal(p, margin):
-    """Eq. (margin-start) = Eq. (margin), and each is what is printed."""
+    """Eq. (margin-start) equals Eq. (margin), and both are as printed in the paper."""
     dense = reference.spd(p.rng, p.mean.shape[1], len(p.mean))
     start = amarx_loss(*p.tensors(), tensor(dense), margin=margin).item()
     assert start == pytest.approx(_margin_form(p, dense, margin), rel=1e-10, abs=1e-10)
@@ -319,7 +319,7 @@ def test_the_bound_is_tight_when_the_scores_do_not_vary():
 @few
 @given(p=problems, seed=st.integers(0, 1000), margin=st.sampled_from([0.0, 0.4]))
 def test_the_loss_is_convex_in_the_head(p, seed, margin):
-    """At the middle of two heads it is at most the mean of theirs."""
+    """The loss midway between two heads is at most the mean of their losses."""
     rng = np.random.default_rng(seed)
     covariance = tensor(reference.spd(p.rng, p.mean.shape[1], len(p.mean)))
     weight, bias, mean = p.tensors()

@@ -26,7 +26,7 @@ def stream(seed: int, count: int, offset: float = 0.0) -> tuple[np.ndarray, np.n
 
 
 def moments(features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count, mean and (1/n) covariance per class, zeros for a class without samples."""
+    """Return count, mean and (1/n) covariance per class; zeros for a class without samples."""
     count, mean, covariance = np.zeros(CLASSES), np.zeros((CLASSES, DIM)), np.zeros((CLASSES, DIM, DIM))
     for k in range(CLASSES):
         rows = features[labels == k]
@@ -133,7 +133,7 @@ def test_straight_through_has_the_running_mean_and_the_batch_means_gradient() ->
 
 
 def test_decay_by_hand() -> None:
-    """Batches of one and three samples; without decay the second would get 3/4, with 0.9 it gets that."""
+    """Batches of one and three samples. The second has a weight of 3/4 without decay, and of 0.9 with a decay of 0.9."""
     running = RunningStatistics(1, 1, decay=0.9)
     running.update(torch.tensor([[10.0]]), torch.tensor([0]))
     running.update(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 0, 0]))

@@ -1,4 +1,4 @@
-"""The shared covariance in many dimensions: one triangle, one factor, one closed form; against numpy and scikit-learn."""
+"""The shared covariance in many dimensions, against numpy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small():
 
 @contextlib.contextmanager
 def as_if_large():
-    """Blocks, buffers and the limit of float64 so small that few features go the way of many."""
+    """Make blocks, buffers and the limit of float64 small, so that few features use the code for many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric, "BLOCK", 5)
         patch.setattr(scatter, "ROWS", 7)
@@ -221,7 +221,7 @@ def test_an_automatic_ridge_is_for_shared_covariances_only():
 
 
 def _explained(features, labels, loading, deviation):
-    """The squared cosine between indicators and left-out predictions, by the hat matrix written out."""
+    """Return the squared cosine between indicators and leave-one-out predictions, by the hat matrix written out."""
     rows = (features - features.mean(0)) / deviation
     targets = np.eye(labels.max() + 1)[labels] - np.eye(labels.max() + 1)[labels].mean(0)
     hat = rows @ np.linalg.solve(rows.T @ rows + len(rows) * loading * np.eye(rows.shape[1]), rows.T)
@@ -263,7 +263,7 @@ def test_the_loading_found_in_many_dimensions_is_that_found_in_few(monkeypatch):
 
 @pytest.mark.parametrize("samples", [60, 400])
 def test_the_loading_is_found_where_a_bad_one_would_cost_much(samples):
-    """Held-out accuracy within two points of the best of a grid that looks at the held-out data."""
+    """The held-out accuracy is within two points of the best of a grid that uses the held-out data."""
     rng = np.random.default_rng(0)
     mixing, centres = rng.normal(size=(60, 60)) * np.geomspace(1, 0.01, 60)[:, None], 0.3 * rng.normal(size=(4, 60))
 

@@ -91,7 +91,7 @@ def test_weights_and_biases_sum_to_zero(form):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_loss_is_within_the_tolerance_of_the_minimum(form, dtype, seed):
-    """The certificate: a converged head at tolerance 1e-6 is at most about that far above a tight solve."""
+    """A converged head at tolerance 1e-6 is at most about that far above a more exact solution."""
     statistics = _statistics(form, seed, dtype, classes=6, dim=5, samples=40)
     head = solve_head(statistics, new=["e", "f"])
     mean, dense, shares = _reference(statistics, new=["e", "f"])
@@ -119,7 +119,7 @@ def test_the_estimated_gap_bounds_the_true_one(form, tolerance):
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-5])
 @pytest.mark.parametrize("share", [1e-3, 1e-2, 1e-1])
 def test_features_that_are_nearly_always_zero_do_not_hide_the_gap(form, tolerance, share):
-    """Digits' corners: the loss is flat there, the descent slow. The gap is an estimate: it may miss by less than ten."""
+    """In the corner pixels of digits the loss is flat. The gap is an estimate, right within a factor of ten."""
     features, _, labels, _ = digits.split()
     statistics = ClassStatistics(64, form, dtype=torch.float64).update(features, labels)
     ridge = tensor(np.where(features.var(0) > 0, share * features.var(0), 1.0))
@@ -246,7 +246,7 @@ def _solve_shared(mean, common, margin=0.0, is_new=None, balance="per_class", ri
 @few
 @given(seed=st.integers(0, 10_000), classes=st.integers(2, 7), dim=st.integers(1, 6), two=st.booleans())
 def test_for_a_shared_covariance_the_weights_are_half_of_lda(seed, classes, dim, two):
-    """Whatever the classes weigh: only the biases depend on that."""
+    """For any class weights: only the biases depend on them."""
     mean, common = _shared(seed, classes, dim)
     common = common + 0.1 * np.eye(dim)
     is_new = [k == 0 for k in range(classes)] if two else None
@@ -260,7 +260,7 @@ def test_for_a_shared_covariance_the_weights_are_half_of_lda(seed, classes, dim,
 @pytest.mark.parametrize("margin", [0.0, 0.4])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_closed_form_has_no_gradient_left(balance, margin, seed):
-    """By autograd on L_DB written out in torch, with all classes old or none enlarged, so that the covariance stays one."""
+    """By autograd on L_DB written out in torch. All classes are old or none is enlarged, so they still share one covariance."""
     mean, common = _shared(seed)
     is_new = [False] * CLASSES if margin else [True, False, False, False]
     head = _solve_shared(mean, common, margin, is_new, balance, ridge=0.05)
@@ -286,7 +286,7 @@ def test_two_classes_of_one_covariance_lose_log_one_plus_exp_of_minus_an_eighth_
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
 def test_at_the_weights_of_lda_itself_the_loss_is_log_of_the_number_of_classes(classes):
-    """Bayes-optimal weights and biases make every exponent zero: no better, for L_DB, than not to look."""
+    """Bayes-optimal weights and biases make every exponent zero, so L_DB is that of a constant prediction."""
     mean, common = _shared(1, classes)
     weight = np.linalg.solve(common, mean.T).T
     bias = -0.5 * (weight * mean).sum(1)
@@ -314,7 +314,7 @@ def test_shared_statistics_equal_full_ones_that_are_all_the_same():
 
 @pytest.mark.parametrize("form_name", ["several parts", "scales per class", "common", "common and one diagonal"])
 def test_every_sum_of_parts_is_solved(form_name):
-    """The regularised covariances of the estimator: several parts at once."""
+    """Return the regularised covariances of the estimator, which have several parts."""
     p, form = reference.problem(3, CLASSES, DIM), FORMS[form_name]
     parts = form.draw(p.rng, CLASSES, DIM)
     built = form.build({name: tensor(part) for name, part in parts.items()})

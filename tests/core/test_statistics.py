@@ -28,7 +28,7 @@ F64 = {"dtype": torch.float64}
 
 
 def _data(seed=0, samples=40, classes=3, dim=DIM):
-    """Samples of classes that differ in mean and spread; every class has at least two."""
+    """Return samples of classes that differ in mean and spread, at least two per class."""
     rng = np.random.default_rng(seed)
     labels = np.concatenate([np.repeat(np.arange(classes), 2), rng.integers(0, classes, samples - 2 * classes)])
     rng.shuffle(labels)
@@ -40,7 +40,7 @@ def _data(seed=0, samples=40, classes=3, dim=DIM):
 
 
 def _state(statistics):
-    """Everything that is kept, ready to compare to the bit."""
+    """Return the whole state, for bitwise comparison."""
     state = {name: rows[: len(statistics)].clone() for name, rows in statistics._used.items()}
     if statistics.form == "shared":
         state |= {"scatter": statistics._scatter.upper.clone(), "freedom": torch.tensor(statistics._freedom)}
@@ -56,7 +56,7 @@ def _assert_same_bits(one, other):
 
 
 def _dense(statistics):
-    """The class covariances (K, d, d) in numpy."""
+    """Return the class covariances (K, d, d) as numpy arrays."""
     covariance = statistics.covariance
     if isinstance(covariance, LowRank):
         return reference.FORMS["low rank"].dense(
@@ -67,7 +67,7 @@ def _dense(statistics):
 
 
 def _expected(features, labels, form, order):
-    """Counts, means and covariances by np.mean and np.cov, the shared one pooled by degrees of freedom."""
+    """Return counts, means and covariances by np.mean and np.cov; the shared one is pooled by degrees of freedom."""
     features, labels = np.asarray(features, np.float64), np.asarray(labels)
     groups = [features[labels == label] for label in order]
     dim = features.shape[1]
@@ -116,7 +116,7 @@ def test_any_order_and_batch_size_equal_two_passes(form, seed, cuts, order, rank
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 1000])
 @pytest.mark.parametrize("form", FORMS)
 def test_features_far_from_zero_in_float32_keep_three_digits(form, size):
-    """Mean 1e4, standard deviation 1: a sum of squares in float32 would hold nothing but rounding."""
+    """With mean 1e4 and standard deviation 1, a sum of squares in float32 would be mere rounding."""
     rng = np.random.default_rng(size)
     samples = 1000 if size > 1 else 400
     features = (rng.normal(size=(samples, 6)) @ rng.normal(size=(6, 6)) / 6**0.5 + 1e4).astype(np.float32)
@@ -160,7 +160,7 @@ def _fed(form, features, labels, rank=DIM):
 
 
 def _by_label(statistics):
-    """Count, mean and covariance of each class, whatever the order of the classes."""
+    """Assert that count, mean and covariance of each class agree, in any order of the classes."""
     dense = _dense(statistics)
     return {c: (int(statistics.count[i]), statistics.mean[i].numpy(), dense[i]) for i, c in enumerate(statistics.classes)}
 
@@ -478,7 +478,7 @@ def test_a_saved_low_rank_factor_keeps_half_precision_and_everything_else_its_bi
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("form", FORMS)
 def test_exact_tensors_bring_everything_back_to_the_bit(form, dtype):
-    """As a checkpoint needs them; at a size where matrix products are not symmetric to the bit by themselves."""
+    """A checkpoint needs this. At this size matrix products are not exactly symmetric by themselves."""
     features, labels = _data(0, 700, 5, 67)
     statistics = ClassStatistics(67, form, 9, dtype=dtype)
     for start in range(0, 700, 90):
@@ -509,7 +509,7 @@ def test_nbytes_is_the_size_of_the_file_without_its_header(tmp_path, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_saved_byte_sequence_is_a_feature_row(tmp_path, form):
-    """Neither as given nor about its class mean, in either precision."""
+    """Neither plain nor centred at the class mean, in either precision."""
     features, labels = _data(3, 40, 4, 6)
     stored = [features, features.astype(np.float32).astype(float)]
     for dtype in (torch.float32, torch.float64):

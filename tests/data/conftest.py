@@ -1,4 +1,4 @@
-"""Small folders of real image files, made on the spot; the cache of each test is its own."""
+"""Small folders of image files. Each test has its own cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def paint() -> Callable[..., Path]:
-    """paint(path, colour, size): a picture of one colour."""
+    """Return paint(path, colour, size), which writes an image of one colour."""
 
     def write(path: Path, colour: tuple[int, int, int] = (10, 20, 30), size: tuple[int, int] = (16, 16)) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Batched augmentation against plain references, one image at a time."""
+"""Batched augmentation against references for single images."""
 
 from __future__ import annotations
 

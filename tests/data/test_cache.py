@@ -1,4 +1,4 @@
-"""The decoded cache: reused when nothing changed, made anew when anything did, never half-written."""
+"""The cache of decoded images: reused if nothing has changed, otherwise created again, and never incomplete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Counter:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """How many files have been decoded."""
+    """Return a counter of decoded files."""
     counter, original = Counter(), decode.decode
 
     def counting(path: Any, size: int) -> Any:

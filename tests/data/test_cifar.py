@@ -1,4 +1,4 @@
-"""CIFAR-100: the real files where they are to be had, small ones of the same form everywhere."""
+"""CIFAR-100: small files of the same format, and the official files if they are available."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = [f"thing_{label}" for label in range(4)]
 
 
 def array_pickle(pixels: np.ndarray[Any, Any]) -> bytes:
-    """An array as Python 2's numpy pickled it."""
+    """Return an array as numpy in Python 2 pickled it."""
     content = pixels.tobytes()
     return (
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
@@ -48,7 +48,7 @@ def python_file(pixels: np.ndarray[Any, Any], labels: list[int]) -> bytes:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Small files in both official forms, with their sums in place of the official ones."""
+    """Write small files in both official formats, and replace the official checksums by theirs."""
     random = np.random.RandomState(0)
     made: dict[str, Any] = {"root": tmp_path}
     python, binary = tmp_path / "cifar-100-python", tmp_path / "cifar-100-binary"
@@ -241,7 +241,7 @@ def test_the_official_sums_have_not_been_touched() -> None:
 
 
 def shared() -> Path | None:
-    """The folder with the development data: $AMGC_SHARED, or `shared` beside the repository."""
+    """Return the folder with the development data: $AMGC_SHARED, or `shared` next to the repository."""
     given = os.environ.get("AMGC_SHARED")
     folder = Path(given) if given else Path(__file__).resolve().parents[3] / "shared"
     return folder if (folder / "data" / "unpack.py").is_file() else None

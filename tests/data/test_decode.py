@@ -1,4 +1,4 @@
-"""Image files of every kind become upright RGB of one size; unreadable ones are named."""
+"""Image files of every kind become upright RGB images of one size; errors name unreadable files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of images: anybody's own, Tiny-ImageNet's layout, ImageNet-Subset's choice."""
+"""Folders of images, Tiny-ImageNet and ImageNet-Subset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLOURS = {"ant": (250, 0, 0), "bee": (0, 250, 0), "owl": (0, 0, 250)}
 
 @pytest.fixture
 def pets(tmp_path: Path, paint: Callable[..., Path]) -> Path:
-    """Three classes of ten pictures of their colour; the red value of a picture's last row tells it apart."""
+    """Write three classes of ten images in their colour. The red value of the last row identifies an image."""
     for name, colour in COLOURS.items():
         for number in range(10):
             paint(tmp_path / "pets" / name / f"{number}.png", colour)
@@ -177,7 +177,7 @@ def test_a_task_is_kept_in_memory_within_what_load_was_given(pets: Path) -> None
 
 @pytest.fixture
 def tiny(tmp_path: Path, paint: Callable[..., Path]) -> Path:
-    """The official layout with three classes; wnids.txt is not sorted, as the official one."""
+    """Write the official layout with three classes. wnids.txt is not sorted, like the official one."""
     base = tmp_path / "data" / "tiny-imagenet-200"
     wnids = {"n03": "owl", "n01": "ant", "n02": "bee"}
     for wnid, name in wnids.items():

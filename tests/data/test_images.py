@@ -1,4 +1,4 @@
-"""Images, their three kinds of source, arrays and the registry."""
+"""Images, their three kinds of sources, arrays and the registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amgc.data.sets import arrays
 
 
 def numbered(count: int) -> np.ndarray[Any, Any]:
-    """Image k is filled with the number k."""
+    """Return images in which image k is filled with the number k."""
     return np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None, None], (count, 3, 2, 2)).copy()
 
 
@@ -73,7 +73,7 @@ def test_batches_come_in_order_with_their_labels(tmp_path: Path) -> None:
 
 
 class Counting(Mapped):
-    """Counts what is read; row 6 cannot be."""
+    """A source that counts reads and fails at row 6."""
 
     taken = 0
 
@@ -255,7 +255,7 @@ def test_a_new_data_set_is_one_decorated_function(monkeypatch: pytest.MonkeyPatc
 
     @data_set("nothing", Options())
     def nothing(root: Path, options: Options) -> Dataset:
-        """Black squares."""
+        """Return a data set of black squares."""
         images = Images.of(numbered(options.count), range(options.count))
         return Dataset(images, images, tuple(map(str, range(options.count))), "nothing")
 

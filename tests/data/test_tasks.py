@@ -1,4 +1,4 @@
-"""Class orders, task sizes, and what of a data set a task may see."""
+"""Class orders, task sizes, and which images a task contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amgc.data.images import InMemory, Mapped
 
 
 def toy(classes: int, per_class: int = 2) -> Dataset:
-    """Every pixel of an image is its class, so that images and labels can be checked against each other."""
+    """Return a data set in which every pixel is the label, so that images and labels can be compared."""
     labels = np.tile(np.arange(classes), per_class)
     pixels = np.broadcast_to(labels.astype(np.uint8)[:, None, None, None], (len(labels), 1, 2, 2)).copy()
     images = Images.of(pixels, labels)

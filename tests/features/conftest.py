@@ -1,4 +1,4 @@
-"""What the tests of the extractors share."""
+"""Helpers for the tests of the extractors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Pixels:
-    """Images in memory, in the shape that `amgc.data` has them; counts how often pixels are asked for."""
+    """Images in memory, with the interface of `amgc.data`. Counts the reads of pixels."""
 
     def __init__(self, count: int = 10, shape: tuple[int, int, int] = (1, 8, 8)) -> None:
         generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Batch norm folded and branches merged: another structure, the same outputs."""
+"""Folding batch norm and merging branches change the structure, but not the outputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def noise(shape: torch.Size | tuple[int, ...], seed: int) -> Tensor:
 
 
 def lived(network: Extractor) -> Extractor:
-    """Batch norms as after training: nothing at its first value."""
+    """Set batch norms to other values than the initial ones, as after training."""
     for seed, layer in enumerate(network.modules()):
         if isinstance(layer, nn.BatchNorm2d):
             layer.running_mean.copy_(0.3 * noise(layer.running_mean.shape, seed))
@@ -48,7 +48,7 @@ def lived(network: Extractor) -> Extractor:
 
 
 def assert_close(one: Tensor, other: Tensor) -> None:
-    """To 1e-5 of the features' size."""
+    """Assert equality up to 1e-5 of the largest feature."""
     assert float((one - other).detach().abs().max()) < 1e-5 * float(other.detach().abs().max())
 
 
@@ -123,7 +123,7 @@ def test_convolutions_that_no_branch_lines_up_with_have_none() -> None:
 
 
 class Odd(Extractor):
-    """Registered in another order than used; a batch norm before everything; one used twice; a convolution with a bias."""
+    """Modules registered in another order than used, a batch norm first, one used twice, and a convolution with bias."""
 
     dim, image_shape = 4, (3, 6, 6)
 
@@ -153,7 +153,7 @@ def test_pairs_are_found_by_what_flows_where() -> None:
 
 
 class Activated(nn.BatchNorm2d):
-    """A batch norm that does more, as timm's do."""
+    """A batch norm with an activation, as in timm."""
 
     def forward(self, maps: Tensor) -> Tensor:
         return torch.relu(super().forward(maps))
@@ -168,5 +168,5 @@ def test_a_batch_norm_that_does_more_stays() -> None:
 
 
 def test_a_network_without_batch_norm_is_left_alone() -> None:
-    """It is not even asked for an image's shape."""
+    """Not even its image shape is requested."""
     assert fold_batchnorm(nn.Identity()) == 0  # type: ignore[arg-type]

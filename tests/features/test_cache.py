@@ -1,4 +1,4 @@
-"""The feature cache: never the wrong features, and what it leaves on disk."""
+"""The feature cache never returns wrong features, and leaves no incomplete files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def network() -> Extractor:
 
 @pytest.fixture
 def passes(network: Extractor) -> list[int]:
-    """The sizes of the batches that went through the network."""
+    """Return a list of the sizes of batches that go through the network."""
     sizes: list[int] = []
     network.register_forward_hook(lambda _module, inputs, _output: sizes.append(len(inputs[0])))
     return sizes

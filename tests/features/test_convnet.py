@@ -1,4 +1,4 @@
-"""The convnet learns: sklearn's digits, in seconds."""
+"""The convnet learns scikit-learn's digits in seconds."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_fixing_twice_or_copying_keeps_batch_norm_fixed_and_the_names_of_the_sta
 
 
 class Shifted(nn.BatchNorm2d):
-    """A batch norm of another package, as timm has them: with a forward of its own."""
+    """A batch norm with its own forward method, as in timm."""
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         return super().forward(maps) + 1

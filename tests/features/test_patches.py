@@ -1,4 +1,4 @@
-"""The training-free extractor against plain loops in float64, and what it takes from the images of task 1."""
+"""The patches extractor against plain loops in float64, and what it reads of the images of task 1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cpus
 
 
 def photos(count: int, shape: tuple[int, int, int], seed: int = 0) -> Images:
-    """Noise over a slope: flat here, rough there."""
+    """Return images of noise on a gradient, with smooth and rough regions."""
     rng = np.random.default_rng(seed)
     channels, height, width = shape
     slope = np.linspace(0, 180, width) * np.linspace(0.2, 1, height)[:, None]
@@ -42,7 +42,7 @@ def pixels(network: Patches, count: int, seed: int = 1) -> torch.Tensor:
 
 
 def reference(network: Patches, image: np.ndarray) -> np.ndarray:
-    """The features of one image (c, h, w), patch by patch and filter by filter."""
+    """Return the features of one image (c, h, w), computed patch by patch and filter by filter."""
     chosen = network.settled
     parts = []
     for place, side in enumerate(chosen.sizes):
@@ -63,7 +63,7 @@ def test_an_image_and_its_mirror_image_have_the_same_features_in_colour_only() -
 
 
 def pooled(image: np.ndarray, weight: np.ndarray, side: int, chosen: PatchesOptions) -> np.ndarray:
-    """(2, grid, grid, filters)."""
+    """Return the averages over cells, (2, grid, grid, filters)."""
     _, height, width = image.shape
     rows = range(0, height - side + 1, chosen.stride)
     columns = range(0, width - side + 1, chosen.stride)
@@ -103,7 +103,7 @@ def test_features_are_those_of_plain_loops(shape: tuple[int, int, int], options:
 
 
 def test_filters_are_whitened_patches_of_length_one() -> None:
-    """Z and F again from the patches themselves, by another decomposition."""
+    """Z and F are computed again from the patches, by another decomposition."""
     network = made((3, 9, 9), filters=11, sizes=(4,), whitening=0.2)
     found = network._sample(photos(12, (3, 9, 9)), torch.Tensor.float, torch.Generator().manual_seed(0))[0].double().numpy()
     whitening = np.linalg.inv(sqrtm(np.cov(found.T, bias=True) + 0.2 * np.eye(48)))
@@ -248,7 +248,7 @@ def test_there_is_nothing_to_train() -> None:
 
 
 class Counting:
-    """Images that know which of them were read, and how many at once."""
+    """Images that record which of them were read, and how many at once."""
 
     def __init__(self, count: int, shape: tuple[int, int, int]) -> None:
         self.labels, self.shape = torch.zeros(count, dtype=torch.int64), shape

@@ -1,4 +1,4 @@
-"""1×1 convolutions with a stride: the numbers of torch's own, and no crash with few channels."""
+"""1×1 convolutions with a stride: the results of torch's own, and no crash with few channels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sizes = st.integers(1, 9)
     groups=st.sampled_from([1, 2]),
 )
 def test_it_computes_what_torchs_convolution_computes(height, width, stride, bias, groups) -> None:
-    """Channels first and float64, where torch's own is right; gradients too."""
+    """Channels first and float64, where torch's own is correct. Gradients are compared too."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(4, 6, 1, stride, bias=bias, groups=groups)).double()
     images = torch.randn(2, 4, height, width, dtype=torch.float64, requires_grad=True)
@@ -53,7 +53,7 @@ def test_only_strided_ones_of_one_pixel_are_replaced_and_weights_keep_their_name
 
 
 class Padded(nn.Conv2d):
-    """As timm's convolutions with TensorFlow's padding: a forward pass of its own."""
+    """A convolution with its own forward method, like timm's with TensorFlow's padding."""
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         return nn.functional.conv2d(maps, self.weight, self.bias, self.stride)
@@ -82,7 +82,7 @@ print("done")
 
 
 def test_narrow_networks_train_without_a_crash() -> None:
-    """In a process of its own: torch's convolution writes past its memory here, and the process dies."""
+    """In a process of its own, because torch's convolution writes out of bounds here and kills the process."""
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
 

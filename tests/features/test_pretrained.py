@@ -1,4 +1,4 @@
-"""timm's models, where timm imports; and what a user reads where it does not."""
+"""timm's models, if timm can be imported, and the error if not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @pytest.fixture
 def published(timm: ModuleType, tmp_path: Path) -> str:
-    """Weights of a colour model in a file, as one downloads them."""
+    """Write the weights of a colour model to a file, as if downloaded."""
     torch.manual_seed(0)
     torch.save(timm.create_model("resnet18", num_classes=5).state_dict(), tmp_path / "published.pth")
     return str(tmp_path / "published.pth")

@@ -1,4 +1,4 @@
-"""The ResNets against published numbers and against the architecture written out plainly."""
+"""The ResNets against published numbers and against the architecture written out."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters() -> Non
 
 
 def plain_resnet(state: dict[str, Tensor], images: Tensor, stem: str, stages: int, blocks: int, padded: bool) -> Tensor:
-    """He et al. 2016 over a state dict with torchvision's names, in evaluation mode."""
+    """Compute He et al. 2016 from a state dict with torchvision's names, in evaluation mode."""
 
     def conv(x: Tensor, name: str, stride: int) -> Tensor:
         weight = state[f"{name}.weight"]

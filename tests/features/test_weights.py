@@ -1,4 +1,4 @@
-"""Weight files: what fits loads, what does not is named, and nothing in a file is executed."""
+"""Weight files: fitting weights are loaded, errors name what does not fit, and no code in a file is executed."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_flipped_byte_in_our_own_file_is_noticed(network: Extractor, tmp_path:
 
 
 class Evil:
-    """Would make a file when unpickled the ordinary way."""
+    """An object that writes a file if it is unpickled in the ordinary way."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

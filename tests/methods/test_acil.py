@@ -66,7 +66,7 @@ def test_the_random_weights_are_a_linear_layers_and_come_from_the_seed() -> None
 
 
 def test_ds_al_fits_what_the_main_stream_leaves_over_of_new_classes() -> None:
-    """Both streams of the last task, in numpy, from those before it."""
+    """Compute both streams of the last task in numpy."""
     ours, before = learned("ds-al", STREAM), learned("ds-al", STREAM[:-1])
     main = learned("acil", STREAM)
     assert torch.equal(ours.weight, main.weight)

@@ -1,4 +1,4 @@
-"""AMGC and its ablations: each loss against its formula in float64, what reaches the network, and the exact solution."""
+"""AMGC and its ablations: each loss against its formula in float64, gradients of the network, and the exact solution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OLD, NEW, DIM = range(3), range(3, 5), 4
 
 
 class World:
-    """Three old classes that are remembered, two new ones of which a batch is at hand, and a head: all from one seed."""
+    """Statistics of three old classes, a batch of two new ones, and a head, all from one seed."""
 
     def __init__(self, name: str = "amgc", **hyper: Any) -> None:
         rng = np.random.default_rng(0)
@@ -89,7 +89,7 @@ class World:
         return db_loss(self.weight, self.bias, *moments, targets=targets, among=among, **more).value
 
     def drawn(self, moments: tuple[np.ndarray, np.ndarray], targets: range) -> tuple[np.ndarray, np.ndarray]:
-        """As many pseudo features as the batch has images, by symmetric roots and the noise of the batch's generator."""
+        """Draw as many pseudo features as the batch has images, by symmetric roots and the noise of the batch's generator."""
         mean, covariance = moments
         count = -(-len(self.labels) // len(targets))
         noise = torch.randn(len(targets), count, DIM, generator=torch.Generator().manual_seed(9)).double().numpy()
@@ -124,7 +124,7 @@ def test_the_loss_is_that_of_its_formula(name: str) -> None:
 
 
 def test_the_formulas_differ() -> None:
-    """So that none of the comparisons above could hold by accident."""
+    """Otherwise the comparisons above could hold by accident."""
     values = np.array([FORMULAS[name](World(name)) for name in FORMULAS])
     assert len({round(float(value), 3) for value in values.sum(1)}) == len(FORMULAS)
 
@@ -163,7 +163,7 @@ def test_the_network_gets_no_gradient_from_the_old_term(name: str) -> None:
 
 
 def test_the_gradients_are_those_of_the_formula() -> None:
-    """Of both terms to the head; of the new one, through the batch's means, to the features."""
+    """Both terms have gradients in the head, and the new term, through the means of the batch, in the features."""
     world = World()
     terms = world.loss()
     (terms["new"] + terms["old"]).backward()
@@ -286,7 +286,7 @@ def test_with_every_option_a_resumed_run_ends_the_same(name: str, tmp_path: Path
 
 
 def overlapping(per_class: int = 400) -> Dataset:
-    """Six classes of vectors that overlap, so that the optimum is finite and SGD gets there."""
+    """Six overlapping classes of vectors, so that the optimum is finite and SGD reaches it."""
     rng, splits = np.random.default_rng(5), []
     means, roots = 1.3 * rng.normal(size=(6, DIM)), 0.6 * rng.normal(size=(6, DIM, DIM)) + 0.4 * np.eye(DIM)
     for count in (per_class, 200):
@@ -326,14 +326,14 @@ def test_the_exact_head_is_what_long_training_of_the_head_gives(tmp_path: Path) 
 @pytest.mark.parametrize("epochs", [0, 2])
 @pytest.mark.parametrize("method", ["amgc-exact", "amgc-closed"])
 def test_streams_of_every_shape_are_solved(method: str, sizes: tuple[int, ...], epochs: int, tmp_path: Path) -> None:
-    """Also with a first task that is not trained: a network that came trained."""
+    """Also if the first task is not trained, as with a pretrained network."""
     config = tiny.config(method, sizes=sizes, first={"epochs": epochs})
     lines = run(config, tmp_path, dataset=tiny.images((8, 8, 8)))
     assert [len(line["correct"]) for line in lines] == np.cumsum(sizes).tolist()
 
 
 def test_the_closed_form_is_half_of_lda(tmp_path: Path) -> None:
-    """W = ½ Σ⁻¹ μ with the pooled covariance and the ridge, whatever the split into tasks."""
+    """W = ½ Σ⁻¹ μ with the pooled covariance and the ridge, for any split into tasks."""
     dataset = overlapping()
     run(tiny.config("amgc-closed", natural_order=True, hyper={"ridge": 0.3}), tmp_path, dataset=dataset)
     weight = tiny.saved(tmp_path)[1]["method/head.weight"].double().numpy()
@@ -344,7 +344,7 @@ def test_the_closed_form_is_half_of_lda(tmp_path: Path) -> None:
 
 
 def test_a_config_made_in_python_is_the_closed_form() -> None:
-    """One shared covariance, and a ridge chosen by leave-one-out: nothing is left to the command line."""
+    """One shared covariance, and a ridge chosen by leave-one-out, without settings of the command line."""
     config = Config("amgc-closed", find("amgc-closed").hyper)
     method = find(config.method).kind(config.hyper, Vectors(DIM), torch.device("cpu"))
     assert method.statistics.form == "shared" and config.hyper.ridge is None

@@ -1,4 +1,4 @@
-"""The two bounds, fine-tuning and joint training, and what every method shares: the head that grows, the registry."""
+"""Fine-tuning, joint training, and what all methods share: the growing head and the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EWC: the Fisher information is the per-image definition, and its penalty the written one."""
+"""EWC: the Fisher information of single images, and the penalty, against their definitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cpus
 
 
 def begun(tmp_path: Path, task: int = 0, dataset: Dataset | None = None, **changes: Any) -> tuple[Session, EWC]:
-    """A session that was told of a task, its batch norms away from their first values."""
+    """Return a session in a task, with batch norms that differ from their initial values."""
     session = Session(tiny.config("ewc", natural_order=True, **changes), tmp_path, Watch(), dataset or tiny.images())
     method = session.method
     assert isinstance(method, EWC)
@@ -42,7 +42,7 @@ def plain_images(session: Session) -> PlainImages:
 
 
 def squares(session: Session, size: int) -> dict[str, torch.Tensor]:
-    """By plain backward passes: the mean of squared gradients of the mean loss of `size` images at a time."""
+    """Return the mean of squared gradients of the mean loss of `size` images at a time, by plain backward passes."""
     method, images = session.method, session.stream.train(session.method.task.index)
     network = copy.deepcopy(session.network).eval()
     weight, bias = (part.detach().clone().requires_grad_() for part in (method.head.weight, method.head.bias))
@@ -159,7 +159,7 @@ def digits() -> Dataset:
 
 
 def last_line(folder: Path, softmax: str) -> tuple[float, float, float]:
-    """Accuracy over all classes and over the last task's, and that task's share of the test images; five tasks of digits."""
+    """Return the accuracy on all classes and on those of the last task, and the share of the latter; five tasks of digits."""
     phase = {"epochs": 5, "batch_size": 32, "augment": False, "extractor_lr": 0.02, "head_lr": 0.02}
     options: dict[str, Any] = {"features_options": {"dim": 32}, "tasks": 5, "hyper": {"softmax": softmax}}
     line = run(tiny.config("ewc", first=phase, later=phase, **options), folder, dataset=digits())[-1]
@@ -168,7 +168,7 @@ def last_line(folder: Path, softmax: str) -> tuple[float, float, float]:
 
 
 def test_with_all_seen_classes_in_the_softmax_it_knows_the_last_task_alone(tmp_path: Path) -> None:
-    """The penalty does not keep the scores of old classes from falling: accuracy is the last task's share."""
+    """The penalty does not prevent the scores of old classes from falling, so the accuracy is the share of the last task."""
     everything, last, share = last_line(tmp_path, "seen")
     assert last > 0.9 and abs(everything - share) < 0.05
 

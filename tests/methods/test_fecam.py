@@ -12,7 +12,7 @@ QUERIES = torch.rand(20, 6) * 5
 
 
 def reference(features: np.ndarray, query: np.ndarray, times: int = 2, power: float = 0.5) -> float:
-    """The squared distance of one query to the class of these features: the official steps, one by one."""
+    """Return the squared distance of a query to the class of these features, by the steps of the official code."""
     dim = len(query)
     covariance = np.cov(features**power, rowvar=False)
     for _ in range(times):
@@ -52,7 +52,7 @@ def test_factors_are_computed_once_per_class_and_not_per_evaluation(monkeypatch:
 
 
 def test_no_tensor_of_an_evaluation_is_as_large_as_all_pairs_of_rows() -> None:
-    """The peers' form builds N × N; here 20,000 rows would need 1.6 GB for it."""
+    """The official form creates an N × N matrix, 1.6 GB for these 20,000 rows."""
     ours, rows = learned("fecam", blocks((2,))), torch.rand(20_000, 6)
     with torch.profiler.profile(profile_memory=True) as profile:
         ours.scores(rows)

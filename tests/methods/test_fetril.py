@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpus
 
 
 def pseudo(method: Any, features: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What an epoch trains on, as the loss sees it."""
+    """Return the features and labels of an epoch, as the loss gets them."""
     repeats = method.repeats(features, labels)
     rows = torch.arange(len(labels)).repeat_interleave(repeats)
     copy = torch.cat([torch.arange(int(count)) for count in repeats])
@@ -59,7 +59,7 @@ def test_pseudo_features_have_the_old_mean_and_the_new_covariance(similarity: st
 
 
 def test_an_epoch_trains_on_every_real_and_every_pseudo_feature_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In shuffled batches of the usual size, in which old and new classes are mixed."""
+    """Batches are shuffled and have the usual size; old and new classes are mixed."""
     batches: list[tuple[int, torch.Tensor]] = []
     whole = torch.nn.functional.cross_entropy
 

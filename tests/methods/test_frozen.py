@@ -1,4 +1,4 @@
-"""Methods that train nothing after task 1 do not, also where a preset says how later tasks are trained."""
+"""Frozen methods train nothing after task 1, even if a preset sets the training of later tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_later_says_changes_nothing(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["acil", "amgc-closed", "ds-al", "fecam", "lda", "ncm", "ranpac"])
 def test_a_network_without_parameters_is_not_trained_in_task_1(name: str) -> None:
-    """Their head would be trained for nothing: `end` replaces it."""
+    """Training the head would be useless, because `end` replaces it."""
     entry, first = find(name), Task(0, range(2))
     for extractor, epochs in (({"name": "patches", "filters": 4}, 0), ({"name": "convnet"}, entry.hyper.first.epochs)):
         network = build(**extractor, image_shape=(1, 8, 8))

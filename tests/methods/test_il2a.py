@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cpus
 
 
 def begun(sizes: Sequence[int] = (3,), **changes: Any) -> IL2A:
-    """IL2A at the begin of the last of these tasks; statistics of old classes at random, arriving in descending order."""
+    """Return IL2A at the beginning of the last of these tasks, with random statistics of the old classes."""
     config = tiny.config("il2a", **changes)
     made = IL2A(config.hyper, make_network(config, tiny.images()), torch.device("cpu"))
     draw, start = torch.Generator().manual_seed(0), 0
@@ -45,7 +45,7 @@ def begun(sizes: Sequence[int] = (3,), **changes: Any) -> IL2A:
 
 
 def official_semantic_loss(made: IL2A, labels: Tensor, ratio: float, temperature: float) -> Tensor:
-    """As the paper's code computes it, N × C × d and all, each label with its own covariance."""
+    """Compute the loss as the official code does, with an N × C × d tensor, but with each label's own covariance."""
     seen = len(made.task.seen)
     weight, bias = made.head.weight[:seen], made.head.bias[:seen]
     rows = [made.statistics.index(int(label)) for label in labels]
@@ -87,7 +87,7 @@ def test_mixtures_lie_between_two_images_of_the_pair_that_their_label_names(shap
 
 
 def test_a_pairing_gives_each_image_one_partner() -> None:
-    """With one round the partners are a permutation: mixtures, and images that it leaves in place, add up to all images."""
+    """With one round the partners are a permutation, so mixtures and images that it leaves in place sum to all images."""
     made = begun((6,), hyper={"rounds": 1, "band": 0.0})  # all shares ½
     images = 2.0 ** torch.arange(6.0)[:, None]
     for seed in range(20):
@@ -138,7 +138,7 @@ def test_at_temperature_and_ratio_one_all_old_classes_once_are_the_distribution_
 
 @pytest.mark.parametrize(("ratio", "temperature"), [(2.5, 0.1), (1.0, 1.0), (0.0, 0.5)])
 def test_semantic_augmentation_is_the_published_one_with_each_class_s_own_covariance(ratio: float, temperature: float) -> None:
-    """In the third task and later, where the official code takes another class's; values and gradients."""
+    """From the third task on the official code uses the covariance of another class. Values and gradients are compared."""
     made = begun((3, 2, 2), hyper={"ratio": ratio, "temperature": temperature})
     assert made.statistics.classes == [2, 1, 0, 4, 3]
     rows = torch.tensor([0, 3, 3, 1, 4, 2, 3])
@@ -220,7 +220,7 @@ FIXED = {"batchnorm": "fixed", "batch_size": 5, "optimizer": "sgd", "extractor_l
 
 
 def runs(root: Path, devices: int) -> None:
-    """PASS and IL2A; the last task has one image, so that one process has none."""
+    """PASS and IL2A. The last task has one image, so one process has none."""
     for name in ("pass", "il2a"):
         config = tiny.config(
             name, first=FIXED, later=FIXED, sizes=(2, 2, 1), natural_order=True, machine={"devices": devices, "threads": 1}
@@ -230,7 +230,7 @@ def runs(root: Path, devices: int) -> None:
 
 @pytest.mark.slow
 def test_two_processes_end_where_one_does(tmp_path: Path) -> None:
-    """Images are turned, and mixed with images of the other process, as by one process."""
+    """Images are rotated, and mixed with images of the other process, as with one process."""
     paths = [str(Path(__file__).parent), str(Path(tiny.__file__).parent), str(Path(amgc.__file__).parents[1])]
     script = tmp_path / "script.py"
     script.write_text(

@@ -1,4 +1,4 @@
-"""LwF: the distillation is the written formula, and pulls towards the old network alone."""
+"""LwF: the distillation against its formula; its target is the old network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_there_is_no_gradient_where_old_and_new_agree() -> None:
 
 
 def prepared(tmp_path: Path, **changes: Any) -> tuple[Session, Batch, torch.Tensor]:
-    """A session in its second task, and a batch of it."""
+    """Return a session in its second task, and a batch of that task."""
     session = Session(tiny.config("lwf", natural_order=True, **changes), tmp_path, Watch(), tiny.images())
     method = session.method
     for index in range(2):
@@ -100,7 +100,7 @@ def test_a_network_that_does_not_train_is_not_kept_twice(tmp_path: Path) -> None
 
 
 def test_the_old_network_stays_as_it_was_during_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its batch norm too, although the new one's trains."""
+    """Also its batch norm, although that of the new network trains."""
     kept: list[dict[str, torch.Tensor]] = []
     whole = LwF.end
 

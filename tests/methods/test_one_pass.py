@@ -1,4 +1,4 @@
-"""IL2A, PASS and SSRE pass a batch, with all that they make of it, once through the network that trains."""
+"""IL2A, PASS and SSRE pass a batch and all its views through the trained network only once."""
 
 from __future__ import annotations
 

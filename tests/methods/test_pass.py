@@ -1,4 +1,4 @@
-"""PASS against its definition: turns, radius, prototypes, distillation."""
+"""PASS against its definition: rotations, radius, prototypes, distillation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cpus
 
 
 def begun(tasks: int = 1, shape: tuple[int, ...] = (1, 8, 8), **changes: Any) -> PASS:
-    """PASS at the begin of its last of so many tasks of two classes each, images at random."""
+    """Return PASS at the beginning of the last of `tasks` tasks with two classes each, on random images."""
     config = tiny.config("pass", **changes)
     made = PASS(config.hyper, make_network(config, tiny.images(shape=shape)), torch.device("cpu"))
     draw = torch.Generator().manual_seed(0)
@@ -88,7 +88,7 @@ def test_the_radius_is_the_root_of_the_mean_variance(radius: str, classes: int) 
 def test_a_step_draws_as_many_prototypes_as_a_batch_has_images(
     sizes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with fewer old than new classes, where PyCIL draws none and its loss is no number."""
+    """Also with fewer old than new classes, where PyCIL draws none and its loss is NaN."""
     drawn, whole = [], PASS.pseudo_features
 
     def pseudo_features(self: PASS, generator: torch.Generator) -> Any:

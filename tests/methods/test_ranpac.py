@@ -24,7 +24,7 @@ def test_it_is_ridge_regression_on_all_data_together_with_the_last_ridge() -> No
 
 @pytest.mark.parametrize("projections", [10, 120])  # fewer than training rows, and more
 def test_the_ridge_is_the_one_with_the_least_error_on_the_holdout(projections: int) -> None:
-    """Each candidate solved by numpy on 80 % of the last task's rows, its error taken on the rest."""
+    """Solve each candidate by numpy on 80 % of the last task's rows and compute its error on the others."""
     ours = learned("ranpac", STREAM, projections=projections)
     features, labels = STREAM[-1]
     rows, targets = ours.expanded(features).numpy(), np.eye(2)[labels.numpy() - 4]

@@ -1,4 +1,4 @@
-"""SSRE: the loss is the written one, kernels stay while branches train, and the network changes its structure, not itself."""
+"""SSRE: the loss against its definition, frozen kernels, and changes of structure that keep the outputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_loss_is_the_written_one() -> None:
 
 
 def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[dict[str, Any]]:
-    """A run, and per task: the network's state before and after `end`, its features then, and the means."""
+    """Return a run, and for each task the network's state before and after `end`, its features and the means."""
     seen: list[dict[str, Any]] = []
     whole, images = SSRE.end, torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

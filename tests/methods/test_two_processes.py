@@ -1,4 +1,4 @@
-"""Methods that look beyond a batch's features (old networks, gradients at images) do on two processes what they do on one."""
+"""Methods that use old networks or gradients of images give the same result with two processes as with one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METHODS = {"ewc": {}, "ewc-batch": {"fisher": "batch"}, "lwf": {}, "ssre": {}}
 
 
 def config(case: str, devices: int) -> Config:
-    """Batch norm is fixed: where it trains, it sees a process's share of a batch, and results differ by more than rounding."""
+    """Return the config of a run. Batch norm is fixed, so that results differ only by rounding."""
     phase = {"batchnorm": "fixed", "optimizer": "sgd"}
     return tiny.config(
         case.partition("-")[0], first=phase, later=phase, hyper=METHODS[case], machine={"devices": devices, "threads": 1}

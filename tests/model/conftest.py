@@ -13,7 +13,7 @@ from amgc.model import Model
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Model]:
-    """A small model in a folder of the test's own that knows some kinds of drawing."""
+    """Return a function that creates a small model of some classes of drawings."""
 
     def made(*kinds: str, name: str = "model", count: int = 30, **how: object) -> Model:
         model = Model.create(tmp_path / name, **{"filters": 6, **how})

@@ -1,4 +1,4 @@
-"""Pictures of simple kinds, in colour, each kind with a direction and a hue of its own, and what tests compare of models."""
+"""Drawn colour images of simple classes, each with a direction and a hue, and comparisons of models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = ("cat", "dog", "owl", "fox", "bee")
 
 
 def draw(kind: str, count: int = 30, seed: int = 0, side: int = 16) -> np.ndarray:
-    """`count` stripes in noise, (count, side, side, 3) uint8."""
+    """Return `count` images of stripes in noise, (count, side, side, 3) uint8."""
     place = sum(kind.encode()) % 31
     rng = np.random.default_rng([seed, place])
     y, x = np.mgrid[:side, :side] / side
@@ -24,14 +24,14 @@ def draw(kind: str, count: int = 30, seed: int = 0, side: int = 16) -> np.ndarra
 
 
 def answers(model: Model, *kinds: str, count: int = 8) -> list[tuple[Any, ...]]:
-    """What a model says of fresh drawings, to the bit: the answer, the fit, and the probabilities by class."""
+    """Return the answers, fits and probabilities of a model for new drawings, for bitwise comparison."""
     shown = np.concatenate([draw(kind, count, seed=99) for kind in kinds or KINDS])
     found = model.predict(shown, top=100)
     return [(one.label, one.fit, dict(sorted(zip(one.labels, one.probabilities, strict=True)))) for one in found]
 
 
 def alike(one: Model, two: Model, tolerance: float = 1e-5, fits: bool = True) -> bool:
-    """The same answers, fits and scores, but for rounding, and for the temperature: how sure to be is seen as images come."""
+    """Return whether answers, fits and scores agree up to rounding and up to the temperature, which depends on the order."""
     (mine, a), (other, b) = ((answers(model), model._state.classifier.temperature_) for model in (one, two))
     assert 0.3 < a / b < 3, "not so differently sure"
     for (label, fit, shares), (same_label, same_fit, same_shares) in zip(mine, other, strict=True):

@@ -1,4 +1,4 @@
-"""A model as an ONNX file: what onnxruntime answers is what the model answers."""
+"""A model as an ONNX file: onnxruntime predicts what the model predicts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same_weights():
 
 
 def lived(network: torch.nn.Module) -> torch.nn.Module:
-    """Batch norms as if it had been trained."""
+    """Set batch norms to values as after training."""
     for layer in network.modules():
         if isinstance(layer, torch.nn.BatchNorm2d):
             layer.running_mean.normal_(0, 0.3)
@@ -47,7 +47,7 @@ def lived(network: torch.nn.Module) -> torch.nn.Module:
 
 
 def blends(size: tuple[int, int], count: int = 3) -> np.ndarray:
-    """Pictures (n, h, w, 3) between two classes, so that no probability is 0 or 1 for a wrong reason."""
+    """Return images (n, h, w, 3) between two classes, so that no probability is rounded to 0 or 1."""
     chance = np.random.default_rng(sum(size))
     first, second = (np.stack(draw(kind, count, seed=5)).astype(float) for kind in ("cat", "dog"))
     mixed = (first + second) / 2 + chance.normal(0, 3, first.shape)
@@ -120,7 +120,7 @@ def test_a_network_of_timm_learns_answers_opens_and_answers_the_same_in_onnxrunt
 
 
 def test_grey_pictures_for_a_colour_network_of_timm_answer_the_same_in_onnxruntime(tmp_path, timm):
-    """Each channel is normalised by its own numbers."""
+    """Each channel has its own mean and standard deviation."""
     torch.save(lived(timm.create_model("resnet10t")).state_dict(), tmp_path / "published.pth")
     network = build("timm:resnet10t", image_shape=(1, 32, 32), weights=str(tmp_path / "published.pth"))
     assert len(network.mean) == 3

@@ -1,4 +1,4 @@
-"""Whatever happens while a model is changed, its folder opens as before or as after."""
+"""Whatever fails during a change, the folder contains the model before or after the change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS: list[tuple[Any, str]] = [
 
 @contextmanager
 def failing(patch: pytest.MonkeyPatch, number: int, fail: Callable[[], None]) -> Iterator[list[str]]:
-    """The `number`-th of these calls fails instead of doing anything. Gives the names of the calls so far."""
+    """Let the `number`-th of these calls fail. Gives the names of the calls so far."""
     called: list[str] = []
 
     def watched(name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ CHANGES: dict[str, Callable[[Model, Model], Any]] = {
 
 
 def prepared(folder: Path) -> tuple[Model, Model]:
-    """A model, and another to be merged into it."""
+    """Return a model, and another one to merge into it."""
     model = Model.create(folder / "model", filters=2)
     model.learn_all({kind: draw(kind, 10) for kind in ("cat", "dog")})
     other = Model.create(folder / "other", next(model.path.glob("extractor-*")))
@@ -89,7 +89,7 @@ def copied(model: Model, to: Path) -> Model:
 
 
 def named(folder: Path) -> set[str]:
-    """The files of a folder but its lock."""
+    """Return the files of a folder except its lock."""
     return {path.name for path in folder.iterdir()} - {".lock"}
 
 
@@ -198,7 +198,7 @@ class Child:
 
 @contextmanager
 def in_child(wait: bool = True) -> Iterator[Child]:
-    """The block runs in this process and in a copy of it, which ends with the block; here it is waited for."""
+    """Run the block in this process and in a forked copy, which ends with the block. Wait for the copy."""
     child = Child()
     pid = os.fork()
     child.is_child = pid == 0

@@ -1,4 +1,4 @@
-"""What a model does: learn, answer, forget, merge, be opened again."""
+"""Models learn, predict, forget, merge and are opened again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpus
 
 
 def right(model: Model, *kinds: str) -> float:
-    """The share of fresh drawings that are recognised."""
+    """Return the accuracy on new drawings."""
     found = [one.label == kind for kind in kinds for one in model.predict(draw(kind, 20, seed=5))]
     return float(np.mean(found))
 
@@ -227,7 +227,7 @@ def test_what_another_process_wrote_is_seen_after_a_refresh(make):
 
 
 def test_another_model_in_the_same_folder_is_noticed(make, tmp_path):
-    """As after a copy was restored: as many changes, other files."""
+    """As after restoring a copy: the same number of changes, but other files."""
     model, other = make("cat", "dog"), make("owl", "fox", name="other")
     shutil.rmtree(model.path)
     shutil.copytree(other.path, model.path)
@@ -320,7 +320,7 @@ def test_evaluation_counts_by_hand(make):
 
 
 def test_a_model_that_is_surer_than_right_is_told_so_by_its_pictures(tmp_path, rng):
-    """Features far from Gaussian: two kinds of which a third of the pictures look like the other's."""
+    """Features that are far from Gaussian: a third of the images of each class look like those of the other."""
 
     def mixed(own: float, other: float, count: int) -> np.ndarray:
         level = np.where(rng.random(count) < 0.33, other, own)[:, None, None, None]

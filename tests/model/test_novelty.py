@@ -1,4 +1,4 @@
-"""How well a picture fits a class: by hand, on true Gaussians, on digits."""
+"""The fit of an image to a class: by hand, on Gaussians and on digits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cpus
 
 
 def spread_to(rows: np.ndarray) -> np.ndarray:
-    """What a class's covariance is drawn to: half its variances, half their mean."""
+    """Return the shrinkage target of a class's covariance: half its variances, half their mean."""
     variances = rows.var(0, ddof=1)
     return np.diag((variances + variances.mean()) / 2)
 
@@ -49,7 +49,7 @@ def test_the_distance_of_another_image_is_by_the_classs_own_mean_and_covariance(
     ("count", "dim", "low", "high"), [(30, 8, 0.001, 0.015), (100, 200, 0.001, 0.015), (600, 20, 0.001, 0.015)]
 )
 def test_at_most_one_per_cent_of_held_out_images_have_a_fit_below_one_per_cent(rng, count, dim, low, high):
-    """Averaged over 20 classes, Gaussian and heavy-tailed by turns; pictures have longer tails than both, see TAIL."""
+    """Averaged over 20 classes, alternately Gaussian and heavy-tailed. Images have longer tails than both, see TAIL."""
     found = []
     for number in range(20):
         mixing = rng.normal(size=(dim, dim))
@@ -104,7 +104,7 @@ def test_what_was_found_adds_up_however_images_were_put_together_into_lessons(rn
 
 @pytest.mark.parametrize("steps", [[6], [5, 1], [1] * 8, [3, 3], [12], [2] * 6])
 def test_a_class_that_grows_by_small_steps_does_not_reject_its_own(rng, steps):
-    """Of 30 classes' held-out images at most 1.5 % at 0.01, however the first few came."""
+    """At most 1.5 % of the held-out images of 30 classes at 0.01, however the first images arrived."""
     found = []
     for _ in range(30):
         mixing = rng.normal(size=(20, 20))
@@ -123,7 +123,7 @@ def test_a_class_of_too_few_images_is_never_rejected(rng):
 
 
 def test_the_directions_are_the_same_everywhere():
-    """Two sites project alike: these numbers must never change."""
+    """Two sites must use the same projection, so these numbers must never change."""
     signs = (novelty._directions(100) * 10).round()
     assert signs.abs().min() == 1 and signs[:3, :8].int().tolist() == FIRST
     assert abs(float(signs.mean())) < 0.05

@@ -1,4 +1,4 @@
-"""Pictures of every kind, and what cannot be used as one."""
+"""Images of every kind, and input that cannot be used as an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAME = Frame(8, 8, 3)
 
 
 def pixels(given: object, frame: Frame = FRAME) -> np.ndarray:
-    """Those of the only picture given, (h, w, c)."""
+    """Return the pixels of the only given image, (h, w, c)."""
     (picture,) = pictures(given)
     return frame.pixels(picture).transpose(1, 2, 0)
 
@@ -130,7 +130,7 @@ def test_of_an_animation_the_first_frame_is_taken_and_said(tmp_path):
 
 
 def large(width: int, height: int) -> bytes:
-    """A black picture of many pixels in a small file."""
+    """Return a black image of many pixels in a small file."""
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -207,7 +207,7 @@ def test_a_frame_scales_cuts_and_greys(tmp_path):
 
 @pytest.mark.parametrize("size", [(40_000, 4), (4, 900), (64, 6_401)])
 def test_a_picture_far_longer_than_wide_is_refused_before_it_is_scaled(tmp_path, size):
-    """A few bytes may say that a picture has millions of pixels in a row; scaled to 64 high, it would fill the memory."""
+    """A small file may declare an image of millions of pixels in a row. Scaled to a height of 64, it would fill the memory."""
     Image.new("RGB", size).save(tmp_path / "thin.png")
     (found,) = Frame(64, 64, 3).each(pictures(str(tmp_path / "thin.png")))
     assert isinstance(found, PictureError) and "more than 100 times the other" in str(found)

@@ -1,4 +1,4 @@
-"""Nothing is kept: every byte of a model's folder is searched for images and features."""
+"""No image is stored: every byte of a model's folder is searched for images and features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOATS = (np.float16, np.float32, np.float64)
 
 
 def needles(images: np.ndarray, rows: np.ndarray) -> list[bytes]:
-    """Images (n, h, w, c) in every form that they might be kept in, whole and a few rows of them; features (n, d)."""
+    """Return images (n, h, w, c) in every form in which they could be stored, whole and in parts, and features (n, d)."""
     found = []
     for image in images:
         encoded = io.BytesIO()
@@ -79,7 +79,7 @@ def test_no_image_and_no_feature_row_is_in_the_folder_or_left_in_temporary_files
 
 
 def test_filters_cut_from_images_are_said_and_those_drawn_are_none(tmp_path):
-    """With draw="patches" a fragment can be had back from the file; with the default it cannot."""
+    """With draw="patches" a fragment can be recovered from the file; with the default it cannot."""
     images = draw("cat", 12)
     for kind in ("patches", "gaussian"):
         model = Model.create(tmp_path / kind, filters=40, draw=kind, size=16)
@@ -89,7 +89,7 @@ def test_filters_cut_from_images_are_said_and_those_drawn_are_none(tmp_path):
 
 
 def best_match(model: Model, images: np.ndarray) -> float:
-    """The mean over filters of the largest correlation of a filter, its whitening undone, with a fragment of an image."""
+    """Return the mean over filters of the largest correlation between the unwhitened filter and a fragment of an image."""
     extractor = model._state.extractor
     side = extractor.banks[0][0]
     windows = np.lib.stride_tricks.sliding_window_view(images.astype(float), (side, side), axis=(1, 2))
