@@ -14,7 +14,7 @@ from amgc.cli.progress import Shown
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Default folders are made in a place of the test's own."""
+    """Create default folders in a temporary folder of the test."""
     monkeypatch.chdir(tmp_path)
     for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE", "AMGC_DEBUG", "AMGC_DATA", "AMGC_FOLDER", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
@@ -22,7 +22,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], Path]:
-    """Starts a run that is stopped, as by Ctrl-C, when its first task is finished."""
+    """Return a function that starts a run and stops it, as by Ctrl-C, after its first task."""
 
     def start(out: str, more: list[str]) -> Path:
         def end_task(self: Shown, *_: Any) -> None:

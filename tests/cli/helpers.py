@@ -9,6 +9,6 @@ TINY += ["--later.epochs", "2"]
 
 
 def figures(folder: Path | str) -> list[tuple[list[int], list[int]]]:
-    """Per task: right and counted test images of each class."""
+    """Return for each task the numbers of correct and of all test images of each class."""
     lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     return [(line["correct"], line["total"]) for line in lines]

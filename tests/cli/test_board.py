@@ -1,4 +1,4 @@
-"""What is seen of a comparison, and the loop's answer to Ctrl-C, without a single run."""
+"""The live table of a comparison, and Ctrl-C during a comparison, without any run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_who_waits_for_the_training_of_task_1():
 
 
 class Endless:
-    """A job that ends when it is killed, or when it is asked to and `polite`."""
+    """A job that ends if it is killed, or if it is interrupted and `polite`."""
 
     def __init__(self, polite: bool) -> None:
         self.polite, self.asked, self.killed = polite, 0, 0

@@ -1,4 +1,4 @@
-"""`amgc compare`, its jobs done one after another in this process but where processes are what is tested."""
+"""`amgc compare`. Jobs run in this process, except in tests of processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Done:
 
 
 class Here:
-    """An executor that does a job when it is handed over, and remembers it."""
+    """An executor that runs a job when it is submitted, and records it."""
 
     slots = 1
 
@@ -74,7 +74,7 @@ class Here:
 
     @property
     def names(self) -> list[str]:
-        """Of the cells that were worked on, and a new list begins."""
+        """Return the names of the executed cells, and clear the list."""
         names = ["/".join(Path(job.folder).parts[-2:]) for job in self.jobs]
         self.jobs = []
         return names

@@ -1,4 +1,4 @@
-"""The whole product once: every method on digits, two jobs at a time."""
+"""A comparison of all methods on digits, two jobs at a time."""
 
 from __future__ import annotations
 

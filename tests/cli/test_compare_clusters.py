@@ -1,4 +1,4 @@
-"""`amgc compare` on Ray, for real, and on Slurm as submitit plays it with processes of this machine."""
+"""`amgc compare` on Ray, and on Slurm as simulated by submitit with local processes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PLACE = Path("x/digits-t2-s1993")
 
 
 def pids(folder: Path) -> list[int]:
-    """The processes that have worked on a run, one after another."""
+    """Return the ids of the processes that have worked on a run, in order."""
     log = folder / "log.txt"
     return [int(pid) for pid in re.findall(r"; pid (\d+);", log.read_text())] if log.exists() else []
 
 
 def begun(folder: Path) -> bool:
-    """Whether the first of its two tasks is done."""
+    """Return whether the first of two tasks is finished."""
     return (folder / "metrics.jsonl").exists() and len(figures(folder)) == 1
 
 
@@ -51,7 +51,7 @@ def on_ray(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
-    """On two workers; one is killed in the middle of task 2. When another has taken over, somebody presses Ctrl-C."""
+    """On two workers, of which one is killed in the middle of task 2. Ctrl-C is pressed after another has taken over."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'amgc[ray]'")
     long = ["--later.epochs", "120", "--checkpoint-minutes", "0"]  # a checkpoint after every step
     arguments = ["amgc", "finetune", *DIGITS, *long]
@@ -79,7 +79,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
 
 @pytest.mark.slow
 def test_slurm_jobs_run_fail_and_go_on(monkeypatch, capsys):
-    """Through submitit's own pickling and processes; what is missing is Slurm."""
+    """With submitit's own pickling and processes, but without Slurm."""
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
     monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The fast presets: patches and the closed form, also on images of any size and kind."""
+"""The presets `fast-*`: patches and the closed form, on images of any size and kind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_methods_of_a_frozen_network_train_nothing(method: str, name: str) -> No
 
 
 def test_the_list_of_methods_that_train_nothing_is_complete() -> None:
-    """Those of a frozen network, but for FeTrIL, which trains a classifier."""
+    """These are the methods with a frozen network, except FeTrIL, which trains a classifier."""
     frozen = {name for name, entry in methods().items() if not entry.hyper.later.epochs}
     assert all(set(presets.named(name).only) == frozen for name in FAST)
 
@@ -89,7 +89,7 @@ def test_digits_with_the_defaults(tmp_path: Path) -> None:
 
 
 def stripes(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """(size, size): stripes in a direction of the class's own, at any place, and noise."""
+    """Return an image (size, size) of noise and stripes in the direction of the class, at a random position."""
     y, x = np.mgrid[:size, :size]
     wave = np.sin(0.9 * (np.cos(label * 0.8) * x + np.sin(label * 0.8) * y) + rng.uniform(0, 6))
     return np.clip(128 + 60 * wave + rng.normal(0, 15, (size, size)), 0, 255).astype(np.uint8)

@@ -21,7 +21,7 @@ LONG = [*TINY, "--method", "amgc", "--later.epochs", "40", "--quiet"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """The run that nobody interrupts."""
+    """Return an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert main(["run", *LONG, "--out", str(folder)]) == 0
     return folder

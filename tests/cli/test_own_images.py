@@ -20,7 +20,7 @@ QUICK = ["--filters", "6"]
 
 
 def folder(root: str, *kinds: str, count: int = 12, seed: int = 0) -> str:
-    """Pictures in a sub-folder for each kind."""
+    """Write images in a sub-folder for each class."""
     for kind in kinds:
         place = Path(root, kind)
         place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The paper's experiments: every method, on every data set, with its own published settings."""
+"""The presets `paper-*`: every method on every data set, with its published settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_there_is_a_preset_for_each_column_of_table_1() -> None:
 @pytest.mark.parametrize("method", sorted(methods()))
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_method_has_its_own_published_settings(name: str, method: str) -> None:
-    """As a config that could be run, kept and read again."""
+    """As a config that can be run, saved and loaded."""
     found = presets.named(name)
     assert found.hyper == {} and found.data == data_of(name)
     assert (hyper(name, method) == find(method).hyper) == (method not in SAID[data_of(name)])
@@ -80,7 +80,7 @@ def test_table_1_stands_beside_its_methods_and_tables_2_and_3_where_they_were_me
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if presets.named(name).paper])
 def test_every_preset_has_the_numbers_that_the_tables_show(name: str) -> None:
-    """Those of the paper's presets, and those that other presets repeat."""
+    """Both the paper's presets, and presets that repeat their numbers."""
     preset = presets.named(name)
     assert preset.tasks is not None
     for method, pair in preset.paper.items():

@@ -1,4 +1,4 @@
-"""`amgc run folder:PATH`: what is decoded and when, and where pictures are looked for."""
+"""`amgc run folder:PATH`: which images are decoded and when, and where images are searched."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(autouse=True)
 def pics() -> Path:
-    """Four classes of ten pictures in the working folder."""
+    """Write four classes of ten images to the working directory."""
     for shade, name in enumerate(("ant", "bee", "cat", "dog")):
         place = Path("pics", name)
         place.mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(capsys):
 
 @pytest.mark.parametrize("place", ["pics", "."])
 def test_a_name_that_is_not_utf8_is_told_before_anything_is_written(place, own_cache, pics, capsys):
-    """That of a class, or of the folder of all classes."""
+    """The name of a class, or of the folder of all classes."""
     strange = Path(place, os.fsdecode(b"caf\xe9"))
     try:
         (pics / "ant" if place == "pics" else pics).rename(strange)

@@ -1,4 +1,4 @@
-"""`amgc serve`: how it starts, what it says, how it stops, and what docs/serve.md tells to type."""
+"""`amgc serve`: start, messages, stop, and the commands of docs/serve.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
 
 
 def typed() -> list[list[str]]:
-    """The commands of the page, each as its words, without the prompt and comments."""
+    """Return the commands of the page as lists of words, without prompt and comments."""
     blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
     lines = [line[2:] for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.startswith("$ ")]
     return [shlex.split(line, comments=True) for line in lines]
@@ -32,7 +32,7 @@ def typed() -> list[list[str]]:
 
 @pytest.mark.slow
 def test_a_folder_that_is_not_there_becomes_an_empty_model_and_the_documented_commands_work(tmp_path):
-    """All of the page's commands, with the port that was free instead of 8000."""
+    """All commands of the page, with a free port instead of 8000."""
     served_by, *requests = [words for words in typed() if words[0] != "pip"]
     assert served_by == ["amgc", "serve", "mine"]  # what `server` runs below, with --port 0
     assert len(requests) == 4 and all(words[0] == "curl" for words in requests)
@@ -79,7 +79,7 @@ def test_a_token_may_come_from_the_environment(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_server_can_be_stopped_in_the_middle_of_a_lesson(tmp_path):
-    """The folder is as before or after; that nothing else was said is checked by `server`."""
+    """The folder contains the model before or after learning. `server` checks that nothing else was printed."""
     model = taught(tmp_path / "model")
     answers: list[int] = []
     with server(model.path, home=tmp_path) as served:

@@ -1,4 +1,4 @@
-"""A config through JSON and back, and what it says to settings that do not exist or do not fit."""
+"""Configs are saved as JSON and loaded, and errors name unknown or invalid settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost that is promised before a run is what the run then takes: image passes to the last one."""
+"""The cost estimate of a run is exact in the number of image passes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many images go through the networks of the sessions made from now on and their copies, with gradients and without."""
+    """Count the images that pass through the networks of new sessions and their copies, with and without gradients."""
     counts, studies = {"trained": 0, "passed": 0}, [0]
     whole, whole_collect = session_module.make_network, EWC.collect
 
     def collect(self: EWC, task: Task, images: PlainImages) -> None:
-        """Its gradients are functional, so that no hook sees single images: those that it gets count."""
+        """Count the images that it gets, because its gradients are functional and no hook sees single images."""
 
         def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             for batch, labels in images.batches(size):
@@ -63,7 +63,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 class Ask(Watch):
-    """Asks for the cost, which itself uses (a copy of) the network: what it counted until then does not count."""
+    """Request the cost estimate, and reset the counters, because the estimate itself uses a copy of the network."""
 
     def __init__(self, counts: dict[str, int], stop_at: tuple[int, int] | None = None) -> None:
         self.counts, self.stop_at, self.now = counts, stop_at, (0, 0)
@@ -130,7 +130,7 @@ def test_a_run_that_takes_task_1_over_is_promised_less(counts: dict[str, int], t
 
 
 def test_mixtures_are_counted_as_many_as_are_to_be_expected(counts: dict[str, int], tmp_path: Path) -> None:
-    """IL2A mixes those images of a batch that meet one of another class: how many they are is chance."""
+    """IL2A mixes images of a batch that are paired with one of another class. Their number is random."""
     watch = Ask(counts)
     larger = {"batch_size": 60}
     run(tiny.config("il2a", tasks=2, first=larger, later=larger), tmp_path, watch, tiny.images((40,) * 6))
@@ -144,7 +144,7 @@ def test_mixtures_are_counted_as_many_as_are_to_be_expected(counts: dict[str, in
 def test_the_promised_time_is_that_of_all_passes(
     method: str, counts: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock by which an image takes a second on its way through a network, forwards and backwards or forwards only."""
+    """With a clock by which an image takes a second in a network, with or without the backward pass."""
     monkeypatch.setattr(cost_module, "clock", lambda: float(sum(counts.values())))
     watch = Ask(counts)
     run(tiny.config(method), tmp_path, watch, tiny.images((7,) * 6))  # batches of 7, every one of them full

@@ -1,4 +1,4 @@
-"""`--feature-cache`: for a network that does not train, and for no other."""
+"""`--feature-cache` is for networks that do not train only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder: one run, one process at a time, and whatever is damaged or foreign in it is told apart."""
+"""The folder of a run: one run, one process at a time, and errors for damaged and foreign files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(stopped: Path, tmp_path: Path) -> Path:
-    """A run that was stopped in task 2, to be damaged."""
+    """Return a run that was stopped in task 2."""
     return Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
@@ -181,14 +181,14 @@ def test_a_run_of_a_newer_version_is_refused(folder: Path) -> None:
 
 
 def test_a_run_is_not_resumed_on_other_classes(folder: Path) -> None:
-    """A folder of images that gained a class would otherwise come in another order, unnoticed."""
+    """Otherwise a new class in a folder of images would silently change the class order."""
     with pytest.raises(ValueError, match="the data set has changed"):
         resume(folder, dataset=tiny.images(prefix="other"))
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_run_is_not_resumed_on_other_numbers_of_images(folder: Path, split: str) -> None:
-    """Task 1's accuracies and statistics would be of other images than those that follow."""
+    """Otherwise the accuracies and statistics of task 1 would be of other images than the later ones."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     dataset = tiny.images()
     images: Images = getattr(dataset, split)

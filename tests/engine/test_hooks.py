@@ -1,4 +1,4 @@
-"""What a method may ask of the engine beside the usual: a pass over images, a part of the network, another structure."""
+"""Optional hooks of a method: a pass over images, a part of the network, another structure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_only_the_parameters_that_a_method_names_are_trained(tmp_path: Path, mon
 
 
 def test_a_resumed_network_has_its_structure_before_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that gains a parameter in each task; without the hook its checkpoint would not fit."""
+    """A network that gains a parameter in each task. Without the hook its checkpoint could not be loaded."""
 
     def begin(self: Finetune, task: Task, generator: torch.Generator) -> None:
         self.head.grow(task.new.stop, generator)

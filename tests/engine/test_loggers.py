@@ -1,4 +1,4 @@
-"""`--log`: what TensorBoard's and Weights & Biases' own files hold afterwards, also of a run that was killed and resumed."""
+"""`--log`: the files of TensorBoard and Weights & Biases, also of a run that was killed and resumed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SIZES, STEPS = (2, 2, 2), 6  # two epochs of three steps in every task
 
 
 class KilledError(BaseException):
-    """Nothing is tidied up, as if by kill -9."""
+    """Raised to end a run without any cleanup, as by kill -9."""
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard would show."""
+    """Return the values that TensorBoard would show."""
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
     )
@@ -42,7 +42,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wandb_records(file: Path) -> Iterator[Any]:
-    """The records of a .wandb file: a LevelDB log of protocol buffers, blocks of 32 KB."""
+    """Return the records of a .wandb file, a LevelDB log of protocol buffers in blocks of 32 KB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, place, parts = file.read_bytes(), 7, b""
@@ -60,7 +60,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
 
 
 def wandb_values(folder: Path) -> list[dict[str, list[tuple[int, float]]]]:
-    """Per offline folder, in order: what was logged when."""
+    """Return the logged values of each offline folder, in order."""
     import wandb
 
     wandb.teardown()  # its own process writes the files, and ends with ours
@@ -81,7 +81,7 @@ def steps_of(values: dict[str, list[tuple[int, float]]], tag: str) -> list[int]:
 
 
 def told(method: str, folder: Path, **machine: Any) -> tuple[list[dict[str, Any]], dict[int, dict[str, float]]]:
-    """A run that logs, its lines, and all losses of its steps as a watch was told them."""
+    """Run with logs. Return the lines of its metrics, and the losses of all steps as a watch got them."""
     losses: dict[int, dict[str, float]] = {}
 
     class Listener(Watch):
@@ -151,7 +151,7 @@ def test_a_killed_run_goes_on_in_the_same_log_without_steps_doubled_or_lost(
 
 
 def start(folder: Path, **machine: Any) -> None:
-    """With checkpoints after every second step, so that some steps have to be done again."""
+    """Start a run, or resume it."""
     if (folder / "run.json").exists():
         resume(folder, dataset=tiny.images())
     else:
@@ -159,7 +159,7 @@ def start(folder: Path, **machine: Any) -> None:
 
 
 def kill_at(patched: pytest.MonkeyPatch, task: int, step: int) -> None:
-    """In the middle of a task, with a checkpoint behind it and a logged step beyond; buffers are lost, as in a crash."""
+    """Kill the run in the middle of a task, after a checkpoint and a further logged step. Buffers are lost, as in a crash."""
     whole = Checkpoints.save_if_due
 
     def save_if_due(self: Checkpoints, optimizer: Any, *, last: bool) -> None:

@@ -1,4 +1,4 @@
-"""A model from a run answers as the run does."""
+"""A model created from a run predicts as the run does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_LINEAR = {"acil", "ds-al", "fecam", "ncm", "ranpac"}  # a new method that is
 def finished(
     tmp_path: Path, method: str, dataset: Dataset | None = None, **changes: object
 ) -> tuple[Path, np.ndarray, torch.Tensor, list[str]]:
-    """A run, its test images, and its method's scores of them, class by class as they arrived."""
+    """Return a run, its test images, and the scores of its method, with classes in order of arrival."""
     dataset = dataset or tiny.images()
     config = tiny.config(method, **changes)
     run(config, tmp_path / "run", dataset=dataset)
@@ -42,7 +42,7 @@ def finished(
 
 
 def assert_same_answers(model: Model, images: np.ndarray, scores: torch.Tensor, names: list[str]) -> None:
-    """The same class for every image, and the same scores, but for what a softmax does not see of them."""
+    """Assert the same class for every image, and the same scores up to a constant per image."""
     found = model.predict(images, top=len(names))
     assert [one.label for one in found] == [names[best] for best in scores.argmax(1).tolist()]
     shares = [[dict(zip(one.labels, one.probabilities, strict=True))[name] for name in names] for one in found]
@@ -51,7 +51,7 @@ def assert_same_answers(model: Model, images: np.ndarray, scores: torch.Tensor, 
 
 
 def digits() -> Dataset:
-    """An eighth of the training images, a third of the test images."""
+    """Return digits with an eighth of the training images and a third of the test images."""
     whole = load("digits")
     train, test = (part.subset(torch.arange(0, len(part), share)) for part, share in ((whole.train, 8), (whole.test, 3)))
     return replace(whole, train=train, test=test)
@@ -82,7 +82,7 @@ def test_a_network_that_cannot_be_built_again_is_refused(tmp_path: Path, monkeyp
 def test_a_network_of_timm_is_taken_over_without_the_weights_that_it_started_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timm: ModuleType
 ) -> None:
-    """Nor are any fetched. Grey images, which weights of a colour network see three times."""
+    """No weights are downloaded. Grey images are repeated for the three channels of a colour network."""
     weights = tmp_path / "published.pth"
     torch.save(timm.create_model("resnet10t").state_dict(), weights)
     create = timm.create_model

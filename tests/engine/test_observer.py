@@ -1,4 +1,4 @@
-"""What a run writes down after each task for people to look at, against sums made by hand."""
+"""What a run stores for the report after each task, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(folder: Path, task: int) -> dict[str, Any]:
 
 
 def after(config: Any, folder: Path, dataset: Any = None) -> Session:
-    """A session in the state in which a finished run ended."""
+    """Return a session in the final state of a finished run."""
     session = Session(config, folder, Watch(), dataset or tiny.images())
     session.checkpoints.restore()
     session.method.task = session.task(len(session.stream) - 1)
@@ -66,7 +66,7 @@ def test_the_test_images_are_evaluated_once(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_plane_of_two_classes_by_hand() -> None:
-    """Means (0, 0, 1) and (4, 0, 1); across their difference the classes vary most along the third feature."""
+    """Means (0, 0, 1) and (4, 0, 1). Orthogonal to their difference, the classes vary most along the third feature."""
     one = torch.tensor([[0.0, 1, 4], [0, -1, -2], [1, 0, 1], [-1, 0, 1]])
     two = torch.tensor([[4.0, 0, 3], [4, 0, -1]])
     plane = choose_plane({3: one, 5: two})
@@ -80,7 +80,7 @@ def test_the_plane_of_two_classes_by_hand() -> None:
 
 
 def test_the_nearest_classes_are_those_that_overlap_most() -> None:
-    """0 and 1 are 1 apart and vary by 0.01; 1 and 2 are 3 apart and vary by 4 along the line between them."""
+    """0 and 1 have distance 1 and variance 0.01; 1 and 2 have distance 3 and variance 4 along their difference."""
     rows = {
         0: torch.tensor([[0.0, 0.1], [0.0, -0.1]]),
         1: torch.tensor([[2.0, 1.0], [-2.0, 1.0]]),
@@ -176,7 +176,7 @@ def test_a_damaged_plane_is_told_apart(tmp_path: Path) -> None:
 
 
 def dense(session: Session, label: int) -> np.ndarray:
-    """The covariance (d, d) that the method remembers of a class."""
+    """Return the covariance (d, d) that the method stores for a class."""
     statistics = session.method.statistics  # type: ignore[attr-defined]
     kept = statistics.covariance
     whole = kept.dense() if hasattr(kept, "dense") else torch.diag_embed(kept) if kept.ndim == 2 else kept
@@ -252,7 +252,7 @@ def test_margins_are_those_of_the_paper_number_by_number(name: str, hyper: dict[
 
 
 def test_a_head_that_is_solved_from_the_start_enlarges_task_1_as_well(tmp_path: Path) -> None:
-    """As `solve_head` does, which is then told of no new class."""
+    """As `solve_head` does without new classes."""
     run(tiny.config("amgc-exact", first={"epochs": 0}), tmp_path, dataset=tiny.images())
     assert min(written(tmp_path, 1)["margins"]["own"]) > 0 and written(tmp_path, 1)["plane"]["gaussians"][0]["enlarged"]
     assert written(tmp_path, 2)["margins"]["own"][2:] == [0, 0]
@@ -282,7 +282,7 @@ def test_pairs_of_many_classes_are_left_out(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_other_methods_show_the_gaussians_that_they_use(tmp_path: Path) -> None:
-    """FeCAM's are of transformed features, IL2A's old ones enlarged by its ratio, PASS's round."""
+    """FeCAM's are of transformed features, IL2A's old ones are enlarged by its ratio, PASS's are isotropic."""
     for name in ("fecam", "il2a", "pass", "lda"):
         config = tiny.config(name)
         run(config, tmp_path / name, dataset=tiny.images())

@@ -1,4 +1,4 @@
-"""Runs on features that nothing trains: fitted on task 1 and on nothing else, resumed to the bit, streamed when large."""
+"""Runs with patches: fitted on task 1 only, resumed bit-identically, streamed if large."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cpus
 
 
 def config(method: str = "amgc-closed", machine: dict[str, Any] | None = None, **changes: Any) -> Config:
-    """A run without training."""
+    """Return the config of a run without training."""
     changes = {"first": {"epochs": 0}, "later": {"epochs": 0}, "features_options": {"filters": 6}} | changes
     return tiny.config(method, features="patches", machine=machine, **changes)
 
@@ -46,7 +46,7 @@ def test_a_run_without_training_knows_all_classes(tmp_path: Path) -> None:
 
 
 def test_how_the_classes_are_split_into_tasks_does_not_matter(tmp_path: Path) -> None:
-    """With the same first task, hence the same filters; the ridge that leave-one-out chooses included."""
+    """With the same first task and therefore the same filters. The ridge chosen by leave-one-out is the same too."""
     heads = []
     for sizes in ((2, 1, 1, 1, 1), (2, 4)):
         folder = tmp_path / str(len(sizes))
@@ -89,7 +89,7 @@ def test_one_class_at_a_time_works(tmp_path: Path) -> None:
 
 
 def test_filters_come_from_task_1_alone(tmp_path: Path) -> None:
-    """The classes of later tasks are others; the fitted network is the same to the bit."""
+    """With other classes in later tasks, the fitted extractor is bit-identical."""
     few, many = (Session(config(tasks=3, natural_order=True), tmp_path, Watch(), made) for made in two_data_sets())
     for session in (few, many):
         fit_network(session)
@@ -108,7 +108,7 @@ def two_data_sets() -> Any:
 
 
 class StopBefore(Watch):
-    """Asks to stop when a task begins."""
+    """Request a stop when a task begins."""
 
     def __init__(self, task: int) -> None:
         self.task = task
@@ -170,7 +170,7 @@ def test_the_cost_is_known_before_anything_is_fitted(tmp_path: Path, monkeypatch
 
 
 def test_the_cost_of_many_features_is_told_from_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes are estimated by the square of the features: never too few."""
+    """The bytes are extrapolated with the square of the number of features, and are never too few."""
     monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
     session = Session(config(features_options={"filters": 12}), tmp_path, Watch(), tiny.images())
     whole = estimate(session)
@@ -193,7 +193,7 @@ def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, m
 
 @pytest.mark.parametrize("draw", ["patches", "gaussian"])
 def test_neither_images_nor_features_nor_raw_patches_are_in_the_folder(draw: str, tmp_path: Path) -> None:
-    """What a filter is made of, a normalised patch, is not there as it is either."""
+    """Nor is the normalised patch from which a filter was computed."""
     dataset, settings = tiny.images(), config(features_options={"filters": 40, "draw": draw})
     run(settings, tmp_path, dataset=dataset)
     session = Session(settings, tmp_path, Watch(), dataset)

@@ -1,6 +1,6 @@
-"""Two processes compute what one does, up to rounding: gradients, running statistics, class statistics, head, metrics.
+"""Two processes give the result of one, up to rounding: gradients, running and class statistics, head, metrics.
 
-Everything that two processes are to do is done in one launch, `two_processes`; the tests then compare.
+All work of two processes is done in one launch, `two_processes`; the tests compare the results.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def all_runs(root: Path, devices: int) -> None:
 
 
 def in_two_processes(root: Path) -> None:
-    """What each of the two does."""
+    """Run in each of the two processes."""
     torch.set_num_threads(1)
     processes = Processes(Machine(device="cpu", devices=2, threads=1))
     rank = processes.fabric.global_rank
@@ -105,14 +105,14 @@ def in_two_processes(root: Path) -> None:
 
 
 def in_two_processes_of_torchrun(root: Path) -> None:
-    """Its number of processes counts, not the config's."""
+    """Run under torchrun, whose number of processes replaces that of the config."""
     torch.set_num_threads(1)
     runs(root, devices=1, names=["amgc"])
     torch.save(Processes(Machine(device="cpu")).count, root / "count.pt")
 
 
 def gradient_of_gathered_rows(processes: Processes, rank: int) -> dict[str, Any]:
-    """Each process has some rows of one batch; the loss looks at all of them."""
+    """Each process has some rows of one batch; the loss depends on all of them."""
     results: dict[str, Any] = {"count": processes.count, "share": processes.share(5), "empty": processes.share(1)}
     for sizes in SIZES:
         whole = torch.arange(sum(sizes) * 2.0).view(-1, 2)
@@ -125,7 +125,7 @@ def gradient_of_gathered_rows(processes: Processes, rank: int) -> dict[str, Any]
 
 
 def shared_norm(processes: Processes, rank: int, name: str, sizes: tuple[int, int]) -> dict[str, Any]:
-    """A batch norm that has trained on a batch and then evaluated it, each process its rows."""
+    """Train a batch norm on a batch and then evaluate it, each process with its rows."""
     norm, maps = NORMS[name](), batch_of(name, sum(sizes))
     start = sum(sizes[:rank])
     mine = maps[start : start + sizes[rank]].clone().requires_grad_()
@@ -137,7 +137,7 @@ def shared_norm(processes: Processes, rank: int, name: str, sizes: tuple[int, in
 
 
 def batch_of(name: str, count: int) -> torch.Tensor:
-    """Values far from zero, where sums of squares would cancel; half precision could not hold them."""
+    """Return values far from zero, where sums of squares would cancel, and which exceed half precision."""
     shape, dtype = ((count, 3) if "rows" in name else (count, 3, 2, 2)), dtype_of(name)
     values = torch.randn(shape, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
     return (values * 2 + (1 if dtype == torch.bfloat16 else 100)).to(dtype)
@@ -148,7 +148,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def mistakes(out: torch.Tensor) -> torch.Tensor:
-    """A loss that looks at all rows, and at each in another way."""
+    """Return a loss that depends on all rows, on each in a different way."""
     wanted = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).sin().view(out.shape)
     return (out - wanted).pow(4).sum()
 
@@ -165,7 +165,7 @@ def error_of_one_value(processes: Processes, rank: int) -> str:
 
 
 def gradients_of_network(processes: Processes) -> list[dict[str, torch.Tensor]]:
-    """Of three steps in float64, as the engine takes them, and then the running moments; batches of 5, 2 and 1 image."""
+    """Return the gradients of three steps of the engine in float64, and the running moments; batches of 5, 2 and 1 images."""
     torch.manual_seed(0)
     network = build("resnet18", image_shape=(1, 16, 16), width=0.1, stem="cifar").double()
     learner: Any = processes.fabric.setup(network)
@@ -181,7 +181,7 @@ def gradients_of_network(processes: Processes) -> list[dict[str, torch.Tensor]]:
 
 
 class NormAndActivation(nn.BatchNorm2d):
-    """As timm's: a forward pass of its own around torch's function."""
+    """A batch norm as in timm, with its own forward method."""
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         scale = self.weight, self.bias
@@ -232,7 +232,7 @@ def launch(root: Path, function: str, with_torchrun: bool) -> None:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fabric starts the second process."""
+    """Run once with Fabric, which starts the second process."""
     return once(tmp_path_factory, "two", lambda root: launch(root, "in_two_processes", with_torchrun=False))
 
 
@@ -260,7 +260,7 @@ def assert_near(one: Path, two: Path) -> None:
 
 
 def numbers(value: Any) -> list[float]:
-    """All numbers of a dataclass, in order."""
+    """Return all numbers of a dataclass, in order."""
     if is_dataclass(value):
         value = [getattr(value, f.name) for f in fields(value)]
     return [number for part in value for number in numbers(part)] if isinstance(value, list | tuple) else [value or 0.0]
@@ -292,7 +292,7 @@ def test_under_torchrun_its_processes_share_the_run(one: Path, tmp_path: Path) -
 
 
 def test_gathered_rows_are_in_order_and_their_gradients_come_home(two: Path) -> None:
-    """Twice the share's gradient: DDP then takes the mean over both."""
+    """Gradients are twice those of the share, because DDP then averages over both processes."""
     ranks = [torch.load(two / f"gathered-{rank}.pt", weights_only=False) for rank in (0, 1)]
     assert [rank["count"] for rank in ranks] == [2, 2]
     assert [rank["share"] for rank in ranks] == [slice(0, 2), slice(2, 5)]
@@ -306,7 +306,7 @@ def test_gathered_rows_are_in_order_and_their_gradients_come_home(two: Path) -> 
 
 
 def test_task_1_leaves_the_weights_and_running_moments_of_one_process(one: Path, two: Path) -> None:
-    """To float32's rounding; of shares that were normalised apart it would be another network by percents."""
+    """Up to float32 rounding. If shares were normalised separately, weights would differ by percents."""
     for name in ("amgc", "an image each"):
         (_, mine), (_, others) = (tensor_files.read(root / name / FIRST_TASK, FIRST_KIND) for root in (one, two))
         assert {"network/layers.1.running_mean", "network/layers.1.running_var"} < mine.keys() == others.keys()
@@ -317,7 +317,7 @@ def test_task_1_leaves_the_weights_and_running_moments_of_one_process(one: Path,
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_batch_norm_of_shares_is_that_of_the_whole(name: str, sizes: tuple[int, int], two: Path) -> None:
-    """Gradients are twice the shares', as those of gathered rows: DDP then takes the mean over both."""
+    """Gradients are twice those of the shares, because DDP then averages over both processes."""
     ranks = [torch.load(two / f"norms-{rank}.pt", weights_only=False)[name, sizes] for rank in (0, 1)]
     norm, maps = NORMS[name](), batch_of(name, sum(sizes)).requires_grad_()
     out = norm(maps)

@@ -1,4 +1,4 @@
-"""A method may use a frozen network's features more than once an epoch, and is told which use each is."""
+"""A method may use the features of a frozen network several times per epoch, and gets the number of each use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`machine.start`: another run's training of task 1, taken over if all that decides it is the same."""
+"""`machine.start`: a run starts from the task 1 of another run if all settings of task 1 agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def config(method: str, start: Path | None = None, **changes: Any) -> Any:
 
 
 class Listen(Watch):
-    """Notes the tasks that are trained."""
+    """Record the tasks that are trained."""
 
     def __init__(self) -> None:
         self.trained: list[int] = []
@@ -42,7 +42,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", ["amgc", "sbgc", "finetune", "joint", "lwf"])  # lwf has other milestones
 def test_a_start_gives_the_bits_that_training_gives(method: str, start: Path, tmp_path: Path) -> None:
-    """Metrics included, and the seconds that task 1 took are those of the run that trained it."""
+    """Metrics are the same too. The seconds of task 1 are those of the run that trained it."""
     own = run(config(method), tmp_path / "own", dataset=tiny.images())
     listen = Listen()
     taken = run(config(method, start), tmp_path / "taken", listen, tiny.images())
@@ -82,7 +82,7 @@ def test_a_start_that_was_trained_otherwise_is_refused_by_name(
 
 
 def test_later_phases_and_the_methods_own_settings_may_differ(start: Path, tmp_path: Path) -> None:
-    """Task 1 is not trained again, and what it gave is the start's."""
+    """Task 1 is not trained again, and its result is that of the other run."""
     listen = Listen()
     lines = run(config("amgc", start, later={"epochs": 1}, hyper={"margin": 0.1}), tmp_path, listen, tiny.images())
     assert listen.trained == [1, 2]

@@ -1,4 +1,4 @@
-"""A run that is asked to stop loses no step that it has done, wherever it is, and ends like one that was not stopped."""
+"""A stopped run loses no step, wherever it is stopped, and its final result is that of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cpus
 
 
 class StopAfter(Watch):
-    """Asks to stop at a step of the second task, and counts the steps of that task."""
+    """Request a stop at a step of the second task, and count the steps of that task."""
 
     def __init__(self, step: int | None = None) -> None:
         self.step, self.done, self.task = step, 0, 0
@@ -36,7 +36,7 @@ class StopAfter(Watch):
 
 
 def stopped_at(config: Config, folder: Path, dataset: Dataset, step: int) -> dict[str, Any]:
-    """Where a run is saved that was asked to stop at this step of its second task, of two; resumed it ends the same."""
+    """Return where a run is saved if a stop is requested at this step of task 2. Check that the resumed run ends the same."""
     with pytest.raises(Stopped):
         run(config, folder / "stopped", StopAfter(step), dataset)
     position: dict[str, Any] = read(folder / "stopped" / CHECKPOINT)[0]["position"]
@@ -47,14 +47,14 @@ def stopped_at(config: Config, folder: Path, dataset: Dataset, step: int) -> dic
 
 
 def test_a_class_of_one_image_does_not_keep_a_stop_from_being_saved(tmp_path: Path) -> None:
-    """Its mean is that image's features, whenever one looks: there is nothing to wait for."""
+    """Its mean is always the features of that image, so waiting does not help."""
     config = tiny.config("amgc", sizes=(2, 2), natural_order=True, later={"batch_size": 64, "epochs": 6})
     at = stopped_at(config, tmp_path, tiny.images((9, 9, 9, 1)), step=4)
     assert at == {"task": 1, "step": 4, "begun": True}
 
 
 def test_a_stop_waits_for_a_second_image_of_a_class_that_has_one(tmp_path: Path) -> None:
-    """A mean of one image would be that image's row of features in the checkpoint."""
+    """The mean of one image would put the features of that image into the checkpoint."""
     config = tiny.config("amgc", sizes=(2, 1), natural_order=True, later={"batch_size": 1})
     at = stopped_at(config, tmp_path, tiny.images((9, 9, 5)), step=1)
     assert at == {"task": 1, "step": 2, "begun": True}

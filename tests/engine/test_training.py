@@ -1,4 +1,4 @@
-"""The loop: learning rates, batches, batch norm, a network that does not train, a loss that is no number."""
+"""The training loop: learning rates, batches, batch norm, frozen networks, a loss of NaN."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_constant_schedule_stays() -> None:
 
 
 def test_head_and_network_have_rates_and_decays_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every step of a run, as the optimiser has them."""
+    """As seen by the optimiser in every step of a run."""
     groups: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
     def record(self: Checkpoints, optimizer: Any, *, last: bool) -> None:
@@ -160,7 +160,7 @@ def test_a_run_sees_every_image_once_per_epoch(tmp_path: Path, monkeypatch: pyte
 
 
 def networks(config: Any, folder: Path, dataset: Any = None) -> list[dict[str, torch.Tensor]]:
-    """The network after each task."""
+    """Return the network after each task."""
     kept: list[dict[str, torch.Tensor]] = []
 
     class Keep(Watch):
@@ -173,7 +173,7 @@ def networks(config: Any, folder: Path, dataset: Any = None) -> list[dict[str, t
 
 
 def moved(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> set[str]:
-    """Which kinds of tensors differ."""
+    """Return the kinds of tensors that differ."""
     names = [name.rpartition(".")[2] + ("" if one[name].ndim == 4 else " of batch norm") for name in one]
     return {kind for kind, name in zip(names, one, strict=True) if not tiny.identical(one[name], other[name])}
 
@@ -199,7 +199,7 @@ def test_extractor_lr_zero_leaves_every_bit_of_the_network(method: str, tmp_path
 
 
 def count_images(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many images go through the networks of the sessions made from now on, with gradients and without."""
+    """Count the images that pass through the networks of new sessions, with and without gradients."""
     counts = {"trained": 0, "passed": 0}
     whole = session_module.make_network
 

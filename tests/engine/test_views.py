@@ -1,4 +1,4 @@
-"""`Method.views`: what the engine gives it, and what becomes of what it returns."""
+"""`Method.views`: its arguments, and the use of what it returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cpus
 
 
 class Doubled:
-    """Finetune with a second view of every image, of a class that is made up, and what it has seen."""
+    """Finetune with a second view of every image as an auxiliary class. It records its inputs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shapes: list[tuple[int, ...]] = []

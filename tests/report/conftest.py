@@ -1,4 +1,4 @@
-"""Run folders as the engine writes them."""
+"""Write run folders as the engine does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WriteRun = Callable[..., Path]
 
 @pytest.fixture
 def write_run(tmp_path: Path) -> WriteRun:
-    """`write_run("amgc", sizes, rows)`: a run folder; `rows` are percentages right on each seen task, after each task."""
+    """Return `write_run("amgc", sizes, rows)`, to write a run. `rows`: percent correct on each seen task after each task."""
 
     def write(
         method: str,

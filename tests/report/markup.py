@@ -1,4 +1,4 @@
-"""An HTML page as a tree, for tests; what is not well-formed is an error."""
+"""Parse an HTML page into a tree. A page that is not well-formed is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Node:
     children: list[Node | str] = field(default_factory=list)
 
     def all(self, name: str | None = None, **wanted: str) -> list[Node]:
-        """The elements below of this name whose attributes hold the wanted words; `class_` is class."""
+        """Return all elements of this name whose attributes contain the given words; `class_` is class."""
         keys = {key.removesuffix("_").replace("_", "-"): value for key, value in wanted.items()}
         return [
             node
@@ -74,5 +74,5 @@ def parse(text: str) -> Node:
 
 
 def cells(table: Node) -> list[list[str]]:
-    """The rows of a table, header included."""
+    """Return the rows of a table, including the header."""
     return [[cell.text for cell in row.walk() if cell.name in ("th", "td")] for row in table.all("tr")]

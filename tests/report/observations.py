@@ -1,4 +1,4 @@
-"""`observed/task-N.json` for run folders that tests write: made up, but in agreement with the run's metrics."""
+"""Write `observed/task-N.json` with generated values that agree with the metrics of the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def observe(folder: Path, margins: bool = True, plane: bool = True) -> Path:
-    """What the engine would have seen: the wrong ones of a class are taken for the next one; class k has margin 0.1 (k + 1)."""
+    """Write observations in which errors of a class are confused with the next one, and class k has margin 0.1 (k + 1)."""
     about = json.loads((folder / "run.json").read_text())
     (folder / "observed").mkdir()
     for text in (folder / "metrics.jsonl").read_text().splitlines():
@@ -34,7 +34,7 @@ def observe(folder: Path, margins: bool = True, plane: bool = True) -> Path:
 
 
 def draw(task: int) -> dict[str, Any]:
-    """Classes 0 and 1 that come nearer and spread as the tasks go by, as the first task remembers them."""
+    """Return the plane of classes 0 and 1, which approach each other and spread from task to task."""
     chance = random.Random(task)
     spread = 1 + 0.2 * task
     points = [[[chance.gauss(at, spread), chance.gauss(0, 1.5)] for _ in range(60)] for at in (-3 + task / 3, 3 - task / 3)]

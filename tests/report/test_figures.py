@@ -1,4 +1,4 @@
-"""Figures put their marks where the axes say, and ellipses are those of the covariances."""
+"""Marks in figures agree with the axes, and ellipses with the covariances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINES = [
 
 
 def scale(values: dict[float, float]) -> np.poly1d:
-    """From pixels to what the tick labels say, by the first and the last tick."""
+    """Return the map from pixels to values, by the first and the last tick."""
     (low, start), *_, (high, end) = sorted(values.items())
     return np.poly1d(np.polyfit([start, end], [low, high], 1))
 

@@ -1,4 +1,4 @@
-"""Mean and standard deviation over seeds, and what is refused instead of being averaged."""
+"""Mean and standard deviation over seeds, and runs that are refused instead of averaged."""
 
 from __future__ import annotations
 

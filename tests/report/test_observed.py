@@ -1,4 +1,4 @@
-"""`observed/task-N.json` as the report reads it; what does not fit is named."""
+"""Reading `observed/task-N.json`; errors name what does not fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTENT: dict[str, Any] = {
 
 @pytest.fixture
 def folder(write_run: Callable[..., Path]) -> Path:
-    """90 % of task 1's classes and 80 % of task 2's, of 100 images each; the second task is looked at."""
+    """Write a run with 90 % correct in the classes of task 1 and 80 % of task 2, with observations of task 2."""
     folder = write_run("amgc", [2, 1], [[95], [90, 80]])
     (folder / "observed").mkdir()
     (folder / "observed" / "task-2.json").write_text(json.dumps(CONTENT))

@@ -1,4 +1,4 @@
-"""The HTML page: what it says, against values computed by hand; that it is well-formed; and that no name can break it."""
+"""The HTML page: values against those computed by hand, well-formed HTML, and escaped names."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_runs_on_other_tasks_are_not_in_one_chart(write_run: WriteRun, report: C
 
 
 def every_kind(write_run: WriteRun) -> Sequence[Path | str]:
-    """Runs with all that a page can show, and names that mean harm."""
+    """Return runs with everything that a page can show, and with malicious names."""
     rows = [[90], [80, 90], [70, 80, 90]]
     runs = [observe(write_run("amgc", [3, 2, 2], rows, folder=f"amgc-{seed}", names=EVIL, seed=seed)) for seed in (1, 2)]
     joint = observe(write_run("joint", [3, 2, 2], rows, names=EVIL), margins=False)
@@ -158,7 +158,7 @@ def every_kind(write_run: WriteRun) -> Sequence[Path | str]:
 
 
 def test_the_page_is_sound(write_run: WriteRun, report: Callable[..., Node]) -> None:
-    """Headings in order, ids once, references that lead somewhere, figures and tables that say what they are."""
+    """Headings are in order, ids unique, references valid, and figures and tables labelled."""
     page = report(*every_kind(write_run))
     levels = [int(node.name[1]) for node in page.walk() if re.fullmatch("h[1-6]", node.name)]
     assert levels[0] == 1 and levels.count(1) == 1
@@ -207,7 +207,7 @@ def test_a_class_name_that_is_no_unicode_can_be_written(write_run: WriteRun, rep
 
 
 def test_a_hundred_classes_in_twenty_tasks_stay_small(write_run: WriteRun, report: Callable[..., Node], tmp_path: Path) -> None:
-    """Three methods with all data: their matrices are not numbered, and the page stays under a megabyte."""
+    """Three methods with all data: matrices have no numbers in their cells, and the page has less than a megabyte."""
     rows = steady(20, 70)
     for name in ("amgc", "dbgc", "joint"):
         observe(write_run(name, [5] * 20, rows, folder=f"all/{name}"))

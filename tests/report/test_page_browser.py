@@ -1,4 +1,4 @@
-"""The page in Chromium: silent, alone, complete and readable, in light and dark, wide and narrow, printed and by keyboard."""
+"""The page in Chromium: no errors, no requests, readable in light, dark, wide, narrow and in print, and usable by keyboard."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(write_run: WriteRun, tmp_path: Path) -> Path:
-    """Two methods, one of them with three seeds, on ten classes in five tasks, with all that a run can keep."""
+    """Return the page of two methods, one with three seeds, on ten classes in five tasks, with all data of a run."""
     for seed in (1, 2, 3):
         rows = [[min(100, 60 + 8 * (column + 1) - 3 * row + seed) for column in range(row + 1)] for row in range(5)]
         observe(write_run("amgc", [2] * 5, rows, folder=f"all/amgc-{seed}", names=NAMES, seed=seed))

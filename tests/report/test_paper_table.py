@@ -37,13 +37,13 @@ def as_csv(table: PaperTable) -> str:
 
 
 def level(share: int, tasks: int = 10) -> list[list[int]]:
-    """The same accuracy on every class after every task: LA and AIA are that share."""
+    """Write a run with the same accuracy on every class after every task, which is then LA and AIA."""
     return [[share] * (task + 1) for task in range(tasks)]
 
 
 @pytest.fixture
 def compared(write_run: WriteRun) -> PaperTable:
-    """Three methods on CIFAR-100, T = 10; AMGC with three seeds, 30, 36 and 42 %."""
+    """Return three methods on CIFAR-100, T = 10; AMGC has three seeds with 30, 36 and 42 %."""
     for seed, share in ((1, 30), (2, 36), (3, 42)):
         write_run("amgc", TEN, level(share), folder=f"runs/{seed}", data="cifar100", seed=seed)
     write_run("fetril", TEN, level(33), folder="runs/fetril", data="cifar100")
@@ -261,7 +261,7 @@ def test_names_with_special_characters_survive_in_every_format(odd: PaperTable) 
 
 
 def test_latex_is_well_formed(odd: PaperTable, compared: PaperTable) -> None:
-    """Environments and braces balanced, as many cells as columns in every row, nothing special unescaped."""
+    """Environments and braces are balanced, rows have as many cells as columns, and special characters are escaped."""
     for table in (odd, compared):
         check_latex(as_latex(table))
 
@@ -299,7 +299,7 @@ def check_latex(source: str) -> None:
 
 
 def test_every_figure_is_where_the_paper_prints_it() -> None:
-    """Cells of each table, copied by eye: first and last of the rows, and where tables disagree."""
+    """Cells of each table, copied by hand: first and last rows, and those where tables disagree."""
     assert figures(1, "ewc", "imagenet-subset", 10) == {"LA": 10.4, "AIA": 28.6}
     assert figures(1, "amgc", "imagenet-subset", 20) == {"LA": 32.9, "AIA": 47.2}
     assert figures(1, "fecam", "tiny-imagenet", 20) == {"LA": 17.7, "AIA": 30.1}

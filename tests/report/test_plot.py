@@ -1,4 +1,4 @@
-"""The plot: a whole file or none, labels that do not touch, and nothing left in matplotlib's global state."""
+"""The plot: a complete file or none, labels that do not overlap, and no change of matplotlib's global state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading run folders: whole, still going, cut by a kill, and damaged."""
+"""Reading run folders: finished, running, killed and damaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WriteRun = Callable[..., Path]
 
 
 def change(path: Path, **values: Any) -> None:
-    """Change run.json; None takes a key out."""
+    """Change run.json. None removes a key."""
     about = json.loads((path / "run.json").read_text()) | values
     (path / "run.json").write_text(json.dumps({key: value for key, value in about.items() if value is not None}))
 

@@ -1,4 +1,4 @@
-"""Tables of runs: what they say, that they fit, and that undefined numbers are dashes."""
+"""Tables of runs: their values, their width, and dashes for undefined numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def markdown_table(runs: Sequence[RunRecord]) -> str:
 
 
 def shown(renderable: RenderableType, width: int = 100) -> str:
-    """What the terminal shows, without colours."""
+    """Return the output of the terminal, without colours."""
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(renderable)
     assert isinstance(console.file, io.StringIO)
@@ -30,7 +30,7 @@ def shown(renderable: RenderableType, width: int = 100) -> str:
 
 
 def row(text: str, name: str) -> list[str]:
-    """The cells of the first line that begins with `name`."""
+    """Return the cells of the first line that begins with `name`."""
     return next(line for line in text.splitlines() if line.strip("| ").startswith(name)).replace("|", " ").split()
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a run against tables computed by hand, and what must hold for any run."""
+"""Metrics of a run against tables computed by hand, and properties of the metrics of any run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNEQUAL = Metrics(
 
 
 def equal_rows(first: Any, second: Any) -> bool:
-    """Equality in which nan equals nan."""
+    """Return whether rows are equal, where NaN equals NaN."""
     return repr(first) == repr(second)
 
 
@@ -130,7 +130,7 @@ def test_every_definition_is_one_line_beside_its_name_in_100_columns() -> None:
 
 @st.composite
 def measured(draw: st.DrawFn, *, falling: bool = False) -> Metrics:
-    """Any run, finished or still going; `falling`: no class ever gets better."""
+    """Return the metrics of any run, finished or not. `falling`: no class ever improves."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
     done = draw(st.integers(1, len(sizes)))
     total = [draw(st.integers(1, 30)) for _ in range(sum(sizes[:done]))]

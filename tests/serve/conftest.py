@@ -1,4 +1,4 @@
-"""The page in a browser, with what a person does to it."""
+"""The page in a browser, with the actions of a user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
 
 
 class Tab(browser.Browser):
-    """With what a person does to a page."""
+    """A browser tab with the actions of a user."""
 
     def visit(self, url: str, width: int = 1400) -> None:
         self.resize(width)
@@ -31,7 +31,7 @@ class Tab(browser.Browser):
                 self._receive()
 
     def scheme(self, name: str) -> None:
-        """By day or by night; nothing moves, so that there is nothing to wait for."""
+        """Set light or dark mode, without animations, so that tests need not wait for them."""
         wishes = {"prefers-color-scheme": name, "prefers-reduced-motion": "reduce"}
         features = [{"name": wish, "value": value} for wish, value in wishes.items()]
         self.call("Emulation.setEmulatedMedia", media="", features=features)
@@ -43,7 +43,7 @@ class Tab(browser.Browser):
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
     def until(self, expression: str, seconds: float = 60) -> None:
-        """Wait for the expression to be true."""
+        """Wait until the expression is true."""
         end = time.monotonic() + seconds
         while not self.evaluate(f"!!({expression})"):
             assert time.monotonic() < end, f"{expression} never came: {self.evaluate('document.body.innerText')}"
@@ -53,7 +53,7 @@ class Tab(browser.Browser):
         return str(self.evaluate(f"document.getElementById('{place}').innerText"))
 
     def click(self, selector: str) -> None:
-        """With the mouse, at the middle of an element that can be seen."""
+        """Click with the mouse at the centre of a visible element."""
         self.evaluate(f"document.querySelector('{selector}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
         box = f"document.querySelector('{selector}').getBoundingClientRect()"
         x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({box})")
@@ -107,7 +107,7 @@ def drawn(tmp_path_factory) -> dict[str, list[Path]]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory) -> Iterator[Server]:
-    """One that knows two classes, for many tests; `page` forgets what another test has taught it."""
+    """Serve a model of two classes, for many tests. `page` forgets what other tests have taught it."""
     home = tmp_path_factory.mktemp("page")
     model = Model.create(home / "model", filters=32)
     model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in KNOWN})
@@ -117,7 +117,7 @@ def served(tmp_path_factory) -> Iterator[Server]:
 
 @pytest.fixture
 def other(served) -> Model:
-    """The served model in another process than the server's. What a test has left in it is forgotten."""
+    """Open the served model in the process of the test. What a test has left in it is forgotten."""
     model = Model.open(served.process.args[6])
     for label in set(model.classes) - set(KNOWN):
         model.forget(label)

@@ -1,4 +1,4 @@
-"""What the server answers, and what it refuses."""
+"""Responses of the server, and refused requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_class_is_learned_asked_for_and_forgotten(client, model):
 
 
 def test_who_has_the_answer_to_a_lesson_is_not_told_that_it_is_going_on(model):
-    """At the very moment of the answer: the page looks then. A lesson that is learned, and one that fails."""
+    """At the moment of the response, when the page asks for the progress; for an update that succeeds and one that fails."""
     updates, begin, seen = UpdateQueue(model, waiting=4), threading.Event(), []
     pictures = [Picture(f"{seed}", png("brick", seed)) for seed in range(3)]
     updates.start()

@@ -1,4 +1,4 @@
-"""Who may ask, from where, how often and how much."""
+"""Access control and limits: token, origin, rate and size."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_more_pictures_than_allowed_are_refused(model):
 
 
 def large_png(side: int) -> bytes:
-    """Says that it has side × side pixels; decoding would fail, as it has none."""
+    """Return a PNG header that declares side × side pixels, without pixel data."""
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
 
     def chunk(kind: bytes, data: bytes) -> bytes:

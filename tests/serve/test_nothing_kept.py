@@ -1,4 +1,4 @@
-"""After a lesson no byte of its pictures is left on the disk, nor a row of features."""
+"""After learning, the disk contains no part of the images and no row of features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def noise(seed: int, side: int) -> np.ndarray:
 
 
 def pieces(content: bytes) -> Iterator[bytes]:
-    """Some from all over it, but not of the header, which pictures have in common."""
+    """Return pieces from all parts of the content except the header, which all images share."""
     for start in np.linspace(len(content) // 5, len(content) - PIECE, 12, dtype=int):
         piece = content[start : start + PIECE]
         if len(set(piece)) > 8:  # not a run of zeros
@@ -33,7 +33,7 @@ def pieces(content: bytes) -> Iterator[bytes]:
 
 
 def traces(model: Model, files: list[bytes], arrays: list[np.ndarray]) -> list[bytes]:
-    """Pieces of the pictures encoded, as pixels in both orders, as the extractor gets them, and of their features."""
+    """Return pieces of the encoded images, of their pixels in both orders and as the extractor gets them, and features."""
     frame, extractor = model._state.frame, model._state.extractor
     small = np.stack([frame.pixels(Picture("", file)) for file in files])
     features = encode(extractor, small)
@@ -48,7 +48,7 @@ def traces(model: Model, files: list[bytes], arrays: list[np.ndarray]) -> list[b
 
 
 def leaked(folders: list[Path], wanted: list[bytes]) -> list[str]:
-    """Files that hold any of the pieces."""
+    """Return the files that contain any of the pieces."""
     found = []
     for folder in folders:
         for path in sorted(one for one in folder.rglob("*") if one.is_file()):

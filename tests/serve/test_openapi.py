@@ -1,4 +1,4 @@
-"""Whatever its own OpenAPI description allows or forbids, the server answers as the description says."""
+"""The server responds to valid and invalid requests as its OpenAPI description says."""
 
 from __future__ import annotations
 

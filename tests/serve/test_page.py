@@ -1,6 +1,6 @@
-"""The page in a browser: teach, ask, forget; narrow and wide, light and dark; nothing complained about.
+"""The page in a browser: teach, ask and forget; narrow and wide, light and dark, without errors.
 
-`AMGC_SCREENSHOTS=FOLDER pytest tests/serve/test_page.py` keeps the pictures; docs/serve.png is taken-1400-light.png.
+`AMGC_SCREENSHOTS=FOLDER pytest tests/serve/test_page.py` keeps the screenshots; docs/serve.png is taken-1400-light.png.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 
 def keep(tab, tmp_path: Path, name: str, widths: tuple[int, ...] = (1400, 400)) -> None:
-    """Screenshots, wide and narrow, by day and by night, and that nothing sticks out of the window."""
+    """Take screenshots, wide and narrow, light and dark, and check that nothing overflows the window."""
     folder = Path(os.environ.get("AMGC_SCREENSHOTS") or tmp_path)
     for width in widths:
         tab.resize(width)
@@ -31,7 +31,7 @@ def keep(tab, tmp_path: Path, name: str, widths: tuple[int, ...] = (1400, 400)) 
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    """Knows nothing yet; small, so that it learns at once."""
+    """Return a small model without classes, which learns quickly."""
     return Model.create(tmp_path / "model", filters=32).path
 
 

@@ -1,4 +1,4 @@
-"""The page for everyone: by keyboard, by touch, with poor sight, in any script; and nothing that is pressed says nothing."""
+"""Accessibility of the page: keyboard, touch, contrast, any script, and feedback for every action."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def sees(page, expression: str) -> None:
-    """Wait until the page has looked and the expression is true."""
+    """Wait until the page has updated and the expression is true."""
     page.until(f"{LOOK} && ({expression})")
 
 

@@ -1,4 +1,4 @@
-"""200 clients ask while classes are learned and forgotten: no error, and every answer is that of one complete model."""
+"""200 clients send requests while classes are learned and forgotten. Every answer is that of one complete model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_answer_is_that_of_one_complete_model(tmp_path):
     done = threading.Event()
 
     def note() -> None:
-        """What the model in the folder says now, by this process."""
+        """Record the predictions of the model in the folder, computed in this process."""
         (answer,) = Model.open(model.path).predict([ASKED], top=1000)
         states.append(dict(zip(answer.labels, answer.probabilities, strict=True)))
 
