@@ -186,7 +186,7 @@ def test_fit_starts_from_nothing() -> None:
     assert classifier.score(TEST[:, :10], np.where(TEST_LABELS < 5, "few", "many")) > 0.5
 
 
-def test_repeated_runs_agree_to_the_bit() -> None:
+def test_repeated_runs_are_bit_identical() -> None:
     for make in (AMGCClassifier, AMGCClassifier.paper):
         one, two = (learned(TRAIN, TRAIN_LABELS, TASKS["five tasks"], make()) for _ in range(2))
         torch.manual_seed(7)  # no part of it may listen to the global seed
@@ -788,7 +788,7 @@ def test_cross_validation_and_parallel_jobs_agree_with_a_loop() -> None:
     assert all(answer.tobytes() == expected.tobytes() for answer in parallel)
 
 
-def test_one_classifier_may_be_asked_from_several_threads() -> None:
+def test_one_classifier_can_predict_in_several_threads() -> None:
     classifier = learned(TRAIN, TRAIN_LABELS, TASKS["two tasks"], AMGCClassifier())
     answers = Parallel(n_jobs=2, prefer="threads")(delayed(classifier.predict)(TEST) for _ in range(4))
     assert all((answer == classifier.predict(TEST)).all() for answer in answers)

@@ -67,7 +67,7 @@ def test_unreadable_data_are_refused_and_change_nothing(features, labels, match:
 
 
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function"])
-def test_rows_that_are_not_finite_are_named_when_asked_about(method: str) -> None:
+def test_errors_name_rows_that_are_not_finite(method: str) -> None:
     with pytest.raises(ValueError, match=r"3 of 30 rows.*first: row 17"):
         getattr(fitted(), method)(BAD)
 
@@ -299,7 +299,7 @@ def test_an_unfitted_classifier_has_no_fitted_attributes() -> None:
         assert not hasattr(AMGCClassifier(), name)
 
 
-def test_after_an_error_learning_goes_on_as_if_nothing_had_happened() -> None:
+def test_after_an_error_learning_continues_as_if_nothing_had_happened() -> None:
     classifier, calm = AMGCClassifier(), AMGCClassifier()
     for labels in ([0, 1], [2]):
         rows = np.isin(Y, labels)

@@ -88,7 +88,7 @@ def test_what_is_read_lies_in_memory_as_torch_aligns_it(tmp_path, monkeypatch):
     assert [name for name, tensor in tensors.items() if tensor.data_ptr() % 64] == []
 
 
-def test_products_of_what_was_read_have_the_bits_of_products_of_what_was_written(tmp_path, monkeypatch):
+def test_products_of_loaded_tensors_are_bit_identical_to_those_of_the_saved_ones(tmp_path, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     written = {f"{n}": torch.randn(n, n, generator=generator) for n in (5, 33, 64, 130)}
     write(tmp_path / "model", KIND, {}, written)

@@ -22,7 +22,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_whoever_comes_second_is_told_who_has_it_and_until_the_end_of_patience(tmp_path: Path) -> None:
+def test_the_second_process_waits_and_then_learns_who_holds_the_lock(tmp_path: Path) -> None:
     with locked(tmp_path):
         start = time.monotonic()
         with pytest.raises(FolderBusyError, match=rf"^process {os.getpid()} on .* \(since \d"), locked(tmp_path, 0.2):

@@ -31,7 +31,7 @@ def a_work(method: str, state: Any = "waiting", *, seed: int = 1, la: float = 0.
     return Work(cell, "key", state, run, **more)
 
 
-def test_a_cell_says_how_far_its_seeds_are():
+def test_a_cell_shows_the_progress_of_its_seeds():
     assert cell_text([a_work("amgc")]) == ["waiting"]
     assert cell_text([a_work("amgc", "going", done=3)]) == ["3/5 tasks"]
     assert cell_text([a_work("amgc", "failed")]) == ["failed"]
@@ -85,7 +85,7 @@ def test_the_results_have_means_and_definitions():
     assert "last accuracy" in shown and "over 2 seeds" in shown
 
 
-def test_who_waits_for_the_training_of_task_1():
+def test_jobs_wait_for_the_run_that_trains_task_1():
     giver, taker, joint = (a_work(name) for name in ("ncm", "amgc", "joint"))
     joint.cell.gives = False  # type: ignore[misc]
     works = [joint, giver, taker]
@@ -111,7 +111,7 @@ class Endless:
         self.asked, self.killed = self.asked + (not at_once), self.killed + at_once
 
 
-def test_ctrl_c_asks_every_job_once_and_a_second_ends_them():
+def test_ctrl_c_stops_every_job_once_and_a_second_kills_them():
     watch = Quiet()
     jobs = [Endless(polite=True), Endless(polite=False)]
     works = [a_work("a", "going", job=jobs[0]), a_work("b", "going", job=jobs[1]), a_work("c")]

@@ -179,7 +179,7 @@ def test_only_the_flags_that_are_given_change_where_a_resumed_run_computes(monke
     assert changed == [{}, {"feature_cache": None, "threads": 2}, {"log": ()}]
 
 
-def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):
+def test_a_truncated_checkpoint_is_reported_and_nothing_is_lost(stopped, capsys):
     folder = stopped("x", ["--method", "amgc"])
     path = folder / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -194,7 +194,7 @@ def test_a_truncated_checkpoint_is_told_and_nothing_is_lost(stopped, capsys):
 
 
 @pytest.mark.parametrize(("damage", "finished"), [(lambda c: b"x" + c, False), (lambda c: c + c, True)])
-def test_damaged_metrics_are_written_anew_from_the_checkpoint(damage, finished, stopped):
+def test_damaged_metrics_are_rewritten_from_the_checkpoint(damage, finished, stopped):
     path = stopped("x", ["--method", "amgc"]) / "metrics.jsonl"
     before = figures("x")
     if finished:
@@ -205,7 +205,7 @@ def test_damaged_metrics_are_written_anew_from_the_checkpoint(damage, finished, 
     assert figures("x")[: len(before)] == before and len(figures("x")) == 2
 
 
-def test_a_damaged_plan_is_told(stopped, capsys):
+def test_a_damaged_plan_is_reported(stopped, capsys):
     folder = stopped("x", [])
     (folder / "plan.json").write_text("{}")
     assert main(["resume", "x"]) == 1
@@ -303,7 +303,7 @@ for command in {commands!r}:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_that_logs_goes_on_logging_and_another_begins_to(stopped):
+def test_a_run_that_logs_continues_to_log_and_another_can_begin_to(stopped):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     logs, plain = stopped("logs", ["--method", "amgc", "--log", "tensorboard"]), stopped("plain", ["--method", "amgc"])
     assert main(["resume", "logs", "--quiet"]) == 0

@@ -136,7 +136,7 @@ def test_all_is_every_method_and_data_can_be_presets():
         (["--data", "digits", "--later.epoch", "3"], "later.epoch"),
     ],
 )
-def test_what_does_not_fit_is_told_before_anything_is_written(arguments, told, capsys):
+def test_settings_that_do_not_fit_are_reported_before_anything_is_written(arguments, told, capsys):
     assert main(["compare", *arguments]) == 2
     assert told in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
     assert list(Path().iterdir()) == []
@@ -192,7 +192,7 @@ def test_the_same_command_again_does_what_is_missing(here, capsys):
     assert len(json.loads(Path("x/compare.json").read_text())["cells"]) == 5
 
 
-def test_a_job_that_somebody_stops_goes_on_and_ends_the_same(here, monkeypatch):
+def test_a_stopped_job_is_resumed_with_the_same_result(here, monkeypatch):
     def end_task(self: Quiet, *_: object) -> None:
         self.stop = True
 
@@ -216,7 +216,7 @@ def test_a_run_with_other_settings_is_refused_with_what_differs(here, capsys):
     assert {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()} == before
 
 
-def test_a_failure_does_not_stop_the_rest_and_is_told_at_the_end(here, capsys):
+def test_a_failure_does_not_stop_the_rest_and_is_reported_at_the_end(here, capsys):
     Path("broken.py").write_text(BROKEN)
     command = ["compare", "broken.py", "finetune", "amgc", *DIGITS]
     assert main(command) == 1

@@ -78,7 +78,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
 
 
 @pytest.mark.slow
-def test_slurm_jobs_run_fail_and_go_on(monkeypatch, capsys):
+def test_slurm_jobs_run_fail_and_continue(monkeypatch, capsys):
     """With submitit's own pickling and processes, but without Slurm."""
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
     monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
@@ -99,13 +99,13 @@ def test_slurm_jobs_run_fail_and_go_on(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("place", "module"), [("ray", "ray"), ("slurm", "submitit")])
-def test_what_is_not_installed_is_told_with_what_to_install(place, module, monkeypatch, capsys):
+def test_the_error_for_a_missing_package_says_what_to_install(place, module, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, module, None)
     assert main(["compare", "amgc", *DIGITS, "--on", place]) == 2
     assert f"pip install 'amgc[{place}]'" in capsys.readouterr().err
 
 
-def test_slurm_where_there_is_none_is_told(monkeypatch, capsys):
+def test_a_missing_slurm_is_reported(monkeypatch, capsys):
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
     monkeypatch.setenv("PATH", "")
     assert main(["compare", "amgc", *DIGITS, "--on", "slurm"]) == 2

@@ -155,7 +155,7 @@ def test_a_preset_names_what_exists(name):
         ("hyper = 3", "hyper must be a table"),
     ],
 )
-def test_what_is_wrong_in_a_preset_is_told_with_its_file(text, said, capsys):
+def test_errors_in_a_preset_name_its_file(text, said, capsys):
     assert main(["run", preset(text)]) == 2
     message = capsys.readouterr().err
     assert message.startswith("amgc: error: mine.toml: ") and said in message

@@ -50,7 +50,7 @@ def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
     assert figures("x") == figures(whole)
 
 
-def test_the_first_signal_asks_and_the_second_ends_at_once(capsys):
+def test_the_first_signal_requests_a_stop_and_the_second_ends_at_once(capsys):
     before = signal.getsignal(signal.SIGINT)
     watch = Quiet()
     with reported() as outcome, stoppable(watch):

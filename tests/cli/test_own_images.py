@@ -61,7 +61,7 @@ def test_answers_as_json_and_as_csv_say_the_same(taught, capsys):
     assert main(["predict", taught, "photos", "--json", "--csv"]) == 2
 
 
-def test_a_picture_that_fits_nothing_is_unknown(taught, capsys):
+def test_an_image_that_fits_nothing_is_unknown(taught, capsys):
     noise = np.random.default_rng(0).integers(0, 2, (16, 16, 3), dtype=np.uint8) * 255
     Image.fromarray(noise).save("noise.png")
     assert main(["predict", taught, "noise.png", "--reject", "0.01", "--json"]) == 0
@@ -76,7 +76,7 @@ def test_a_picture_that_fits_nothing_is_unknown(taught, capsys):
     assert "unknown (nearest: " in capsys.readouterr().out
 
 
-def test_unreadable_pictures_are_counted_in_learning_and_told_in_predicting(capsys):
+def test_unreadable_images_are_counted_in_learning_and_reported_in_predicting(capsys):
     folder("photos", "cat")
     Path("photos/cat/text.jpg").write_text("dear all")
     Path("photos/empty").mkdir()
@@ -91,7 +91,7 @@ def test_unreadable_pictures_are_counted_in_learning_and_told_in_predicting(caps
     assert "error: photos/cat/text.jpg cannot be used" in said.err and said.out.count(".png") == 12
 
 
-def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught, capsys):
+def test_missing_or_conflicting_arguments_are_errors_with_exit_code_2(taught, capsys):
     folder("photos", "cat")
     Path("flat").mkdir()
     folder("split/train", "cat"), folder("split/test", "cat")
@@ -120,7 +120,7 @@ def test_what_is_missing_or_does_not_go_together_is_told_with_exit_code_2(taught
     assert not Path("other").exists() and not Path("x").exists()
 
 
-def test_a_first_lesson_that_fails_leaves_nothing_and_can_be_given_again(capsys, monkeypatch):
+def test_a_first_learn_that_fails_leaves_nothing_and_can_be_repeated(capsys, monkeypatch):
     folder("photos", "cat", "dog")
 
     def stop(*_: object, **__: object) -> None:
@@ -138,7 +138,7 @@ def test_a_first_lesson_that_fails_leaves_nothing_and_can_be_given_again(capsys,
     assert Model.open("model").info().generation == before, "a model that was there stays"
 
 
-def test_a_first_lesson_that_fails_does_not_take_what_another_process_taught_meanwhile(monkeypatch):
+def test_a_first_learn_that_fails_keeps_what_another_process_has_taught_meanwhile(monkeypatch):
     folder("photos", "cat", "dog")
 
     def taught_elsewhere(*_: object, **__: object) -> None:
@@ -151,7 +151,7 @@ def test_a_first_lesson_that_fails_does_not_take_what_another_process_taught_mea
     assert list(Model.open("model").classes) == ["owl"]
 
 
-def test_what_was_not_learned_is_said(capsys):
+def test_images_that_were_not_learned_are_reported(capsys):
     folder("photos", "cat", "dog")
     Path("photos/bad").mkdir()
     Path("photos/bad/text.jpg").write_text("dear all")
@@ -162,7 +162,7 @@ def test_what_was_not_learned_is_said(capsys):
     assert "The weights of convnet are random" in told
 
 
-def test_a_missing_picture_is_named_and_the_others_are_answered(taught, capsys):
+def test_a_missing_image_is_named_and_the_others_are_predicted(taught, capsys):
     assert main(["predict", taught, "gone.png", "photos/dog/0 0.png"]) == 1
     said = capsys.readouterr()
     assert "error: gone.png cannot be used as a picture: there is no such file" in said.err and "photos/dog/0 0.png" in said.out
@@ -178,7 +178,7 @@ def test_an_evaluation_without_a_known_class_is_valid_json(taught, capsys):
     assert found["accuracy"] is None and found["calibration_error"] is None and found["rejected"] is None
 
 
-def test_a_class_is_forgotten_and_info_says_what_is_left(taught, capsys):
+def test_a_class_is_forgotten_and_info_lists_what_is_left(taught, capsys):
     assert main(["forget", taught, "cat"]) == 0
     assert (
         "Forgot 'cat'; the model has 1 class. Its contribution to the covariance shared by all classes"

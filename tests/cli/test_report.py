@@ -43,7 +43,7 @@ def test_a_report_does_not_import_torch(runs):
         (["RUNS", "-o", "no/such/page.html"], 2, "there is no folder 'no/such'"),
     ],
 )
-def test_wrong_input_is_told(arguments, code, said, runs, capsys):
+def test_wrong_input_is_reported(arguments, code, said, runs, capsys):
     assert main(["report", *[str(runs) if word == "RUNS" else word for word in arguments]]) == code
     assert said in capsys.readouterr().err
 
@@ -60,7 +60,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(runs, monkeypatch, cap
     assert Path("report.html").read_text() == "old" and [path.name for path in Path().iterdir()] == ["report.html"]
 
 
-def test_a_damaged_run_is_told_and_left_out(runs, capsys):
+def test_a_damaged_run_is_reported_and_left_out(runs, capsys):
     shutil.copytree(runs, "copy")
     Path("copy/finetune/metrics.jsonl").write_text("nonsense\n")
     assert main(["report", "copy"]) == 0

@@ -42,7 +42,7 @@ def pics() -> Path:
     return Path("pics")
 
 
-def test_a_dry_run_reads_no_picture_writes_nothing_and_tells_what_would_be_decoded(own_cache, monkeypatch, capsys):
+def test_a_dry_run_reads_no_image_writes_nothing_and_reports_what_would_be_decoded(own_cache, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(decode, "decode", lambda path, size: pytest.fail("read"))
         assert main(["run", "folder:pics", *SMALL, "--dry-run"]) == 0
@@ -63,14 +63,14 @@ def test_a_dry_run_promises_what_the_run_promises(capsys):
     assert promised[0] == promised[1]
 
 
-def test_it_is_told_once_that_pictures_are_decoded_and_where(own_cache, capsys):
+def test_decoding_and_its_place_are_reported_once(own_cache, capsys):
     assert main(["run", "folder:pics", *SMALL, "--out", "one"]) == 0
     assert f"decoding 40 images of {Path('pics').resolve()} into {own_cache}" in capsys.readouterr().err
     assert main(["run", "folder:pics", *SMALL, "--out", "two"]) == 0
     assert "decoding" not in capsys.readouterr().err
 
 
-def test_a_run_goes_on_from_another_working_folder(monkeypatch):
+def test_a_run_is_resumed_from_another_working_directory(monkeypatch):
     def end_task(self: Shown, *_: Any) -> None:
         self.stop = True
 
@@ -89,7 +89,7 @@ def test_a_run_goes_on_from_another_working_folder(monkeypatch):
     assert len(figures(folder)) == 2
 
 
-def test_pictures_that_are_missing_are_told_with_the_place_where_they_were_looked_for(monkeypatch, capsys):
+def test_missing_images_are_reported_with_the_searched_place(monkeypatch, capsys):
     assert main(["run", "folder:nowhere", *SMALL]) == 2
     assert f"{str(Path('nowhere').resolve())!r} is missing" in capsys.readouterr().err
     assert main(["run", "npz:nowhere.npz"]) == 2
@@ -108,7 +108,7 @@ def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(capsys):
 
 
 @pytest.mark.parametrize("place", ["pics", "."])
-def test_a_name_that_is_not_utf8_is_told_before_anything_is_written(place, own_cache, pics, capsys):
+def test_a_name_that_is_not_utf8_is_reported_before_anything_is_written(place, own_cache, pics, capsys):
     """The name of a class, or of the folder of all classes."""
     strange = Path(place, os.fsdecode(b"caf\xe9"))
     try:

@@ -78,7 +78,7 @@ def test_a_token_may_come_from_the_environment(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_server_can_be_stopped_in_the_middle_of_a_lesson(tmp_path):
+def test_the_server_can_be_stopped_while_it_learns(tmp_path):
     """The folder contains the model before or after learning. `server` checks that nothing else was printed."""
     model = taught(tmp_path / "model")
     answers: list[int] = []
@@ -110,7 +110,7 @@ def test_the_server_can_be_stopped_in_the_middle_of_a_lesson(tmp_path):
         (["--rate", "0"], "rate must be at least 1"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_line(tmp_path, capsys, flags, words):
+def test_a_model_that_cannot_be_served_is_reported_in_one_line(tmp_path, capsys, flags, words):
     taught(tmp_path / "model")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

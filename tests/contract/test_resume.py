@@ -76,7 +76,7 @@ def test_stopped_at_several_moments_and_resumed_it_ends_the_same(
     tiny.assert_same_bits(tmp_path, finished)
 
 
-def test_a_stop_is_saved_at_the_step_where_it_was_asked_for(method: str, tmp_path: Path) -> None:
+def test_a_stop_is_saved_at_the_step_of_the_request(method: str, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(tiny.config(method), tmp_path, StopAt(0, 2), tiny.images())
     assert read(tmp_path / CHECKPOINT)[0]["position"] == {"task": 0, "step": 2, "begun": True}
@@ -142,7 +142,7 @@ def _fail_in_write(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
 PLACES = {"end": _fail_in_end, "evaluate": _fail_in_evaluate, "write": _fail_in_write}
 
 
-def test_to_be_told_of_progress_and_cost_changes_nothing(
+def test_progress_and_cost_estimates_change_nothing(
     method: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost_module, "PATIENCE", 0.0)

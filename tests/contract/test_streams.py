@@ -93,7 +93,7 @@ def test_kept_bytes_are_those_in_the_checkpoint_beside_network_and_head(method: 
 
 
 @pytest.mark.cpus
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(method: str, finished: Path, tmp_path: Path) -> None:
+def test_the_same_seed_is_bit_identical_and_another_is_not(method: str, finished: Path, tmp_path: Path) -> None:
     run(tiny.config(method), tmp_path / "same", dataset=tiny.images())
     tiny.assert_same_bits(tmp_path / "same", finished)
     for name, seed in (("two", 2), ("three", 3)):

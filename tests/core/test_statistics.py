@@ -255,7 +255,7 @@ def test_float64_statistics_merge_into_float32_ones():
 @pytest.mark.parametrize("form", ["full", "lowrank", "diagonal"])
 @few
 @given(seed=st.integers(0, 10_000), gone=st.integers(0, 3), size=st.integers(1, 40))
-def test_a_removed_class_was_never_seen_to_the_bit(form, dtype, seed, gone, size):
+def test_statistics_without_a_removed_class_are_as_if_it_was_never_seen(form, dtype, seed, gone, size):
     features, labels = _data(seed, classes=4)
     with_it, without = (ClassStatistics(DIM, form, 2, dtype=dtype) for _ in range(2))
     for start in range(0, 40, size):

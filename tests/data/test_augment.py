@@ -218,7 +218,7 @@ def _dataset(name: str, size: int, channels: int = 3) -> Dataset:
     return Dataset(images, images, ("a", "b"), name, (0.5,) * channels, (0.25,) * channels)
 
 
-def test_a_source_says_its_own_augmentation_and_else_there_is_a_general_rule() -> None:
+def test_a_source_has_its_own_augmentation_or_that_of_a_general_rule() -> None:
     plain = _dataset("mine", 64)
     assert Augment.of(plain) == Augment(64, (0.5,) * 3, (0.25,) * 3, padding=8, flip=True)
     assert Augment.of(_dataset("mine", 5, channels=1)) == Augment(5, (0.5,), (0.25,), padding=1)

@@ -212,7 +212,7 @@ def flip_last(path: Path) -> None:
         (1, lambda path: path.unlink()),
     ],
 )
-def test_a_damaged_cache_is_made_anew_with_a_message(
+def test_a_damaged_cache_is_created_again_with_a_message(
     part: int, damage: Any, memory: int, pets: Path, own_cache: Path, caplog: pytest.LogCaptureFixture, decoded: Counter
 ) -> None:
     reds(pets)

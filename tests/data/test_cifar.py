@@ -195,7 +195,7 @@ def archive(small: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cifar, "ARCHIVE_MD5", _sum("md5", folder / "archive.tar.gz"))
 
 
-def test_a_download_happens_only_when_asked_and_leaves_exactly_the_files(
+def test_a_download_happens_only_on_request_and_leaves_exactly_the_files(
     small: dict[str, Any], server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     url, folder = server

@@ -174,7 +174,7 @@ def test_a_compressed_tiff_is_read(compression: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_files_are_decoded_in_the_order_asked_for(workers: int, tmp_path: Path, paint: Callable[..., Path]) -> None:
+def test_files_are_decoded_in_the_requested_order(workers: int, tmp_path: Path, paint: Callable[..., Path]) -> None:
     files = Files([str(paint(tmp_path / f"{k}.png", (k, k, k))) for k in range(20)], 8, workers)
     assert files.take(torch.tensor([7, 19, 0, 7]))[:, 0, 0, 0].tolist() == [7, 19, 0, 7]
     part = files.subset(torch.tensor([3, 4]))

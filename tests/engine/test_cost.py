@@ -166,7 +166,7 @@ def test_a_finished_run_costs_nothing_more(counts: dict[str, int], tmp_path: Pat
     assert (watch.cost.trained, watch.cost.passed, watch.cost.seconds) == (0, 0, 0.0)
 
 
-def test_a_cost_is_told_in_words() -> None:
+def test_a_cost_is_described_in_words() -> None:
     told = str(Cost(trained=12_000, passed=3_000, seconds=150, disk=2_500_000, memory=3_000_000_000))
     assert told == "15,000 image passes (12,000 of them training), about 2 min 30 s, 2.5 MB of disk, 3.0 GB of memory"
 

@@ -103,7 +103,7 @@ def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda c: c[:-1], lambda c: c[: len(c) // 2], lambda c: c[:7], lambda c: b"", lambda c: b"x" * 99]
 )
-def test_a_truncated_checkpoint_is_told_apart(folder: Path, damage: Any) -> None:
+def test_a_truncated_checkpoint_is_reported(folder: Path, damage: Any) -> None:
     path = folder / CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(FileFormatError, match=r"checkpoint\.safetensors' (is damaged|was not written)"):
@@ -167,7 +167,7 @@ def test_a_checkpoint_with_a_head_of_another_shape_does_not_fit(folder: Path) ->
         b"\xff\xfe\x00",
     ],
 )
-def test_a_damaged_run_json_is_told_apart(folder: Path, content: str | bytes) -> None:
+def test_a_damaged_run_json_is_reported(folder: Path, content: str | bytes) -> None:
     (folder / "run.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(FileFormatError, match=r"run\.json' (is damaged|was not written by amgc)"):
         resume(folder, dataset=tiny.images())

@@ -131,9 +131,7 @@ def test_tensorboard_has_the_hyper_parameters(tmp_path: Path) -> None:
     assert '"margin": 0.3' in text.tensor_proto.string_val[0].decode()
 
 
-def test_a_killed_run_goes_on_in_the_same_log_without_steps_doubled_or_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_continues_its_log_without_steps_doubled_or_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     # Files are read in the order of their names, which end with a number that counts up: of one second, 10 is before 9.
     monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(100))
@@ -217,7 +215,7 @@ def test_a_stop_reaches_a_run_that_logs(tmp_path: Path) -> None:
     assert steps_of(scalars(tmp_path), "loss/cross-entropy") == [1]
 
 
-def test_of_many_steps_a_hundred_are_told() -> None:
+def test_a_hundred_of_many_steps_are_logged() -> None:
     watch = loggers.Logged(Watch(), (1,), [], [])
     watch.begin_task(Task(0, range(1)), 1, 1234, 0)
     due = [step for step in range(1, 1235) if watch.wants_progress()]
@@ -259,7 +257,7 @@ def test_weights_and_biases_offline_holds_our_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_killed_run_offline_goes_on_under_the_same_id_without_steps_doubled_or_lost(
+def test_a_killed_offline_run_keeps_its_id_without_steps_doubled_or_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched, pytest.raises(KilledError):

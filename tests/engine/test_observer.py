@@ -159,7 +159,7 @@ def test_a_plane_that_an_interrupted_task_had_laid_is_laid_again(tmp_path: Path)
     tiny.assert_same_bits(tmp_path / "one", tmp_path / "other")
 
 
-def test_a_damaged_plane_is_told_apart(tmp_path: Path) -> None:
+def test_a_damaged_plane_is_reported(tmp_path: Path) -> None:
     class StopLater(Watch):
         def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
             self.stop = task.index == 1

@@ -118,7 +118,7 @@ class StopBefore(Watch):
 
 
 @pytest.mark.parametrize("task", [0, 1, 2])
-def test_stopped_and_resumed_it_ends_with_the_same_bits(task: int, tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_is_bit_identical(task: int, tmp_path: Path) -> None:
     run(config(), tmp_path / "whole", dataset=tiny.images())
     with pytest.raises(Stopped):
         run(config(), tmp_path / "parts", StopBefore(task), tiny.images())
@@ -169,7 +169,7 @@ def test_the_cost_is_known_before_anything_is_fitted(tmp_path: Path, monkeypatch
     assert cost.trained == 0 and cost.passed == 54 + 18 + 18  # each image, task 1's once more to fit, the test images
 
 
-def test_the_cost_of_many_features_is_told_from_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_many_features_is_extrapolated_from_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes are extrapolated with the square of the number of features, and are never too few."""
     monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
     session = Session(config(features_options={"filters": 12}), tmp_path, Watch(), tiny.images())

@@ -278,7 +278,7 @@ def test_two_processes_have_the_running_statistics_of_one(one: Path, two: Path) 
     assert counts.sum() == 10, "two batches of five in this epoch"
 
 
-def test_one_process_goes_on_with_what_two_have_begun(one: Path, two: Path, tmp_path: Path) -> None:
+def test_one_process_continues_what_two_have_begun(one: Path, two: Path, tmp_path: Path) -> None:
     shutil.copytree(two / "stopped", tmp_path / "stopped")
     resume(tmp_path / "stopped", dataset=tiny.images(COUNTS), devices=1)
     assert_near(one / "amgc", tmp_path / "stopped")

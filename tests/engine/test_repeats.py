@@ -20,7 +20,7 @@ from amgc.methods.finetune import Finetune
 FROZEN = {"epochs": 2, "extractor_lr": 0.0, "batch_size": 5}
 
 
-def test_an_epoch_uses_each_row_as_often_as_asked_in_batches_of_the_usual_size(
+def test_an_epoch_uses_each_row_as_often_as_requested_in_batches_of_the_usual_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uses: list[list[tuple[bytes, int, int]]] = []
@@ -48,7 +48,7 @@ def test_an_epoch_uses_each_row_as_often_as_asked_in_batches_of_the_usual_size(
     assert uses[:6] != uses[6:12], "shuffled anew in each epoch"
 
 
-def test_without_being_asked_no_row_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_is_repeated_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[Any] = []
     whole = Method.loss
 

@@ -41,7 +41,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("method", ["amgc", "sbgc", "finetune", "joint", "lwf"])  # lwf has other milestones
-def test_a_start_gives_the_bits_that_training_gives(method: str, start: Path, tmp_path: Path) -> None:
+def test_a_start_is_bit_identical_to_training(method: str, start: Path, tmp_path: Path) -> None:
     """Metrics are the same too. The seconds of task 1 are those of the run that trained it."""
     own = run(config(method), tmp_path / "own", dataset=tiny.images())
     listen = Listen()
@@ -51,7 +51,7 @@ def test_a_start_gives_the_bits_that_training_gives(method: str, start: Path, tm
     assert taken[0]["losses"] == own[0]["losses"] and taken[0]["seconds"]["train"] > 0
 
 
-def test_a_started_run_resumes_to_the_same_bits(start: Path, tmp_path: Path) -> None:
+def test_a_started_run_resumes_bit_identically(start: Path, tmp_path: Path) -> None:
     class StopLater(Watch):
         def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
             self.stop = task.index == 1

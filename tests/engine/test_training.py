@@ -89,7 +89,7 @@ def test_the_optimizer_is_the_one_that_the_phase_names() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_either_optimizer_resumes_to_the_same_bits(optimizer: str, momentum: float, tmp_path: Path) -> None:
+def test_runs_of_either_optimizer_resume_bit_identically(optimizer: str, momentum: float, tmp_path: Path) -> None:
     class StopLater(Watch):
         def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
             self.stop = False
@@ -123,7 +123,7 @@ def test_batches_hold_every_index_once_and_are_of_equal_size(count: int, size: i
     assert len(batches) == math.ceil(count / size)
 
 
-def test_every_epoch_task_and_seed_shuffles_anew_and_always_in_the_same_way() -> None:
+def test_every_epoch_task_and_seed_has_its_own_reproducible_shuffle() -> None:
     places = [(seed, "shuffle", task, epoch) for seed in (1, 2) for task in (0, 1) for epoch in (0, 1)]
     orders = [tuple(torch.cat(shuffled(30, 7, *place)).tolist()) for place in places]
     assert len(set(orders)) == len(places)

@@ -100,7 +100,7 @@ def test_the_same_weights_from_a_file_use_the_same_entry(network: Extractor, pix
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "foreign", "empty", "renamed"])
-def test_a_damaged_file_is_computed_anew_with_a_warning(damage: str, network: Extractor, pixels: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_is_computed_again_with_a_warning(damage: str, network: Extractor, pixels: Any, tmp_path: Path) -> None:
     first = cached(network, pixels, tmp_path)
     (path,) = stored(tmp_path)
     content = path.read_bytes()

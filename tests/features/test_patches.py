@@ -228,7 +228,7 @@ def test_an_unfitted_extractor_refuses_images() -> None:
         ((3, 9, 9), {"draw": "noise"}, "patches, gaussian"),
     ],
 )
-def test_what_cannot_be_is_said(shape: tuple[int, int, int], options: dict[str, Any], message: str) -> None:
+def test_impossible_values_are_errors(shape: tuple[int, int, int], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build("patches", image_shape=shape, **options)
 

@@ -115,7 +115,7 @@ def test_torchvisions_resnet18_and_ours_compute_the_same_from_the_same_weights(t
     torch.testing.assert_close(ours(images), theirs.eval()(images))
 
 
-def test_a_classifier_beside_a_norm_that_is_kept_is_told_apart(timm: ModuleType, tmp_path: Path) -> None:
+def test_a_classifier_is_told_apart_from_a_final_norm(timm: ModuleType, tmp_path: Path) -> None:
     theirs = timm.create_model("convnext_atto", num_classes=7)  # head.norm belongs to the features, head.fc does not
     torch.save(theirs.state_dict(), tmp_path / "net.pth")
     network = build("timm:convnext_atto", image_shape=(3, 64, 64), weights=str(tmp_path / "net.pth"))

@@ -52,7 +52,7 @@ def test_the_inverse_stays_symmetric_and_is_the_inverse() -> None:
     np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-7)
 
 
-def test_the_expansion_is_16_times_the_features_unless_told() -> None:
+def test_the_expansion_is_16_times_the_features_by_default() -> None:
     assert learned("acil", STREAM).inverse.shape == (96, 96)
     assert learned("acil", STREAM, expansion=11).inverse.shape == (11, 11)
 

@@ -214,7 +214,7 @@ def test_pseudo_features_have_the_classes_means_and_covariances(monkeypatch: pyt
         assert (np.abs(np.cov(rows.T) - dense) < 5 * 2**0.5 * np.outer(deviation, deviation) / 20_000**0.5).all()
 
 
-def test_running_statistics_start_anew_with_the_epoch_or_with_the_task() -> None:
+def test_running_statistics_are_reset_with_the_epoch_or_with_the_task() -> None:
     for reset, count in (("epoch", [9, 7]), ("task", [18, 14])):
         world = World("dbgc", reset=reset)
         for _ in range(2):
@@ -223,7 +223,7 @@ def test_running_statistics_start_anew_with_the_epoch_or_with_the_task() -> None
         assert world.method.running.count.tolist() == count
 
 
-def test_the_old_rows_of_the_head_stay_or_are_drawn_anew() -> None:
+def test_the_old_rows_of_the_head_stay_or_are_drawn_again() -> None:
     for start, stays in (("keep", True), ("scratch", False)):
         world = World("dbgc", head_start=start)
         before = world.method.head.weight.detach().clone()
@@ -236,7 +236,7 @@ def test_the_old_rows_of_the_head_stay_or_are_drawn_anew() -> None:
 # ---- runs ------------------------------------------------------------------------------------------------------------------
 
 
-def test_without_margin_amgc_is_dbgc_to_the_bit(tmp_path: Path) -> None:
+def test_without_margin_amgc_is_bit_identical_to_dbgc(tmp_path: Path) -> None:
     run(tiny.config("amgc", hyper={"margin": 0.0}), tmp_path / "amgc", dataset=tiny.images())
     run(tiny.config("dbgc"), tmp_path / "dbgc", dataset=tiny.images())
     run(tiny.config("amgc"), tmp_path / "margin", dataset=tiny.images())

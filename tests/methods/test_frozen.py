@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cpus
 
 
 @pytest.mark.parametrize("method", ["ncm", "lda", "fecam", "acil", "ds-al", "ranpac"])
-def test_what_later_says_changes_nothing(method: str, tmp_path: Path) -> None:
+def test_settings_of_later_tasks_change_nothing(method: str, tmp_path: Path) -> None:
     lines = run(tiny.config(method), tmp_path / "one", dataset=tiny.images())
     others = run(tiny.config(method, later={"epochs": 2, "head_lr": 0.5}), tmp_path / "other", dataset=tiny.images())
     assert tiny.untimed(lines) == tiny.untimed(others)

@@ -56,7 +56,7 @@ def test_a_task_of_one_image_keeps_the_last_ridge() -> None:
     assert learned("ranpac", [*STREAM, one]).ridge == learned("ranpac", STREAM).ridge
 
 
-def test_there_are_20_projections_per_feature_unless_told() -> None:
+def test_there_are_20_projections_per_feature_by_default() -> None:
     assert learned("ranpac", STREAM).gram.shape == (120, 120)
     assert learned("ranpac", STREAM, projections=33).gram.shape == (33, 33)
 

@@ -88,7 +88,7 @@ def test_patches_answer_the_same_in_onnxruntime(tmp_path, options):
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == sorted(model.classes) == list(made.classes)
 
 
-def test_patches_of_larger_pictures_are_reduced_by_area(tmp_path):
+def test_larger_images_are_reduced_by_area_before_patches(tmp_path):
     model = taught(tmp_path, filters=6, size=50, side=36)
     model.export_onnx(tmp_path / "model.onnx")
     check_same(model, tmp_path / "model.onnx")
@@ -119,7 +119,7 @@ def test_a_network_of_timm_learns_answers_opens_and_answers_the_same_in_onnxrunt
     check_same(model, tmp_path / "model.onnx")
 
 
-def test_grey_pictures_for_a_colour_network_of_timm_answer_the_same_in_onnxruntime(tmp_path, timm):
+def test_grey_images_for_a_colour_network_of_timm_have_the_same_prediction_in_onnxruntime(tmp_path, timm):
     """Each channel has its own mean and standard deviation."""
     torch.save(lived(timm.create_model("resnet10t")).state_dict(), tmp_path / "published.pth")
     network = build("timm:resnet10t", image_shape=(1, 32, 32), weights=str(tmp_path / "published.pth"))
@@ -131,7 +131,7 @@ def test_grey_pictures_for_a_colour_network_of_timm_answer_the_same_in_onnxrunti
 
 
 @pytest.mark.parametrize("frame", [Frame(32, 32, 3), Frame(28, 32, 3), Frame(20, 20, 1), Frame(9, 12, 1)])
-def test_pictures_are_resized_as_pillow_does_to_the_bit(frame):
+def test_images_are_resized_bit_identically_to_pillow(frame):
     graph = Graph()
     helper, kinds = graph.onnx.helper, graph.onnx.TensorProto
     inside = helper.make_tensor_value_info("images", kinds.UINT8, ["n", "h", "w", 3])
@@ -188,7 +188,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatc
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_command_writes_a_file_and_says_how_close_it_is(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_file_and_reports_its_difference_from_the_model(tmp_path, monkeypatch, capsys):
     taught(tmp_path, filters=6)
     monkeypatch.chdir(tmp_path)
     assert main(["export", "model", "--onnx", "model.onnx"]) == 0

@@ -214,7 +214,7 @@ def in_child(wait: bool = True) -> Iterator[Child]:
         child.status = os.waitpid(pid, 0)[1]
 
 
-def test_the_first_lesson_stopped_half_way_leaves_an_empty_model(tmp_path, monkeypatch):
+def test_the_first_learn_stopped_half_way_leaves_an_empty_model(tmp_path, monkeypatch):
     for number in range(1, 200):
         model = Model.create(tmp_path / f"{number}", filters=2)
         with failing(monkeypatch, number, full) as called, suppress(OSError):
@@ -228,7 +228,7 @@ def test_the_first_lesson_stopped_half_way_leaves_an_empty_model(tmp_path, monke
     assert number > 12 and opened.classes == {"cat": 10}
 
 
-def test_a_full_disk_is_told_and_nothing_changes_in_memory_either(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_nothing_changes_in_memory(tmp_path, monkeypatch):
     model, _ = prepared(tmp_path)
     before = answers(model)
 
@@ -255,7 +255,7 @@ def test_two_processes_that_learn_at_once_both_succeed(tmp_path):
     assert Model.open(model.path).classes == {"cat": 10, "dog": 10, "owl": 30, "bee": 30}
 
 
-def test_two_processes_with_the_first_lesson_at_once_agree_on_one_extractor(tmp_path):
+def test_two_processes_that_learn_first_at_the_same_time_agree_on_one_extractor(tmp_path):
     Model.create(tmp_path / "model", filters=2)
     with in_child() as child:
         kind = "bee" if child.is_child else "owl"
@@ -266,7 +266,7 @@ def test_two_processes_with_the_first_lesson_at_once_agree_on_one_extractor(tmp_
     assert sorted(Model.open(tmp_path / "model").classes) == ["bee", "owl"]
 
 
-def test_who_waits_too_long_is_told_who_has_the_model(tmp_path):
+def test_a_writer_that_waits_too_long_learns_which_process_has_the_lock(tmp_path):
     model, _ = prepared(tmp_path)
     holding, done = tmp_path / "holding", tmp_path / "done"
     with in_child() as child:
@@ -286,7 +286,7 @@ def test_who_waits_too_long_is_told_who_has_the_model(tmp_path):
     model.forget("cat")
 
 
-def test_a_reader_who_opens_while_another_writes_sees_whole_models(tmp_path):
+def test_a_reader_that_opens_while_another_writes_sees_complete_models(tmp_path):
     model, _ = prepared(tmp_path)
     with in_child() as child:
         if child.is_child:

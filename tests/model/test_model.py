@@ -82,7 +82,7 @@ def test_models_with_different_extractors_are_not_merged(make, tmp_path):
     assert answers(one) == before and not (tmp_path / "merged").exists()
 
 
-def test_a_class_learned_again_adds_to_its_statistics_and_says_so(make):
+def test_a_class_learned_again_adds_to_its_statistics_and_is_reported(make):
     model = make("cat", "dog")
     learned = model.learn_all({"cat": draw("cat", 10, seed=3), "owl": draw("owl")})
     assert learned.again == ("cat",) and model.classes == {"cat": 40, "dog": 30, "owl": 30}
@@ -93,7 +93,7 @@ def test_a_class_learned_again_adds_to_its_statistics_and_says_so(make):
     assert np.allclose(one.mean[one.index("cat")], two.mean[two.index("cat")])
 
 
-def test_a_forgotten_class_is_gone_and_the_others_fits_stay_to_the_bit(make):
+def test_a_forgotten_class_is_gone_and_the_fits_of_others_stay_bit_identical(make):
     model = make("cat", "dog", "owl")
     before = {one.label: one.fit for one in model.predict([draw("cat", 1, 9)[0], draw("dog", 1, 9)[0]])}
     model.forget("owl")
@@ -152,7 +152,7 @@ def test_two_spellings_of_a_name_are_one_class_everywhere(make):
     assert list(model.forget(apart).classes) == ["dog"]
 
 
-def test_predictions_have_the_asked_number_of_classes_with_falling_probabilities(make):
+def test_predictions_have_the_requested_number_of_classes_in_order_of_probability(make):
     model = make("cat", "dog", "owl")
     (one,) = model.predict(draw("dog", 1, 4), top=2)
     assert len(one.labels) == len(one.probabilities) == 2 and one.probabilities[0] > one.probabilities[1]
@@ -163,7 +163,7 @@ def test_predictions_have_the_asked_number_of_classes_with_falling_probabilities
             model.predict(draw("dog", 1), **wrong)
 
 
-def test_the_first_pictures_decide_size_and_mirroring_of_patches(make, rng):
+def test_the_first_images_determine_size_and_mirroring_of_patches(make, rng):
     colour, grey = make(name="colour"), make(name="grey")
     colour.learn(draw("cat", side=20), "cat")
     assert colour.info().image["size"] == 20 and colour._state.extractor.settled.mirror
@@ -281,7 +281,7 @@ def test_threads_that_predict_while_classes_come_and_go_see_one_model_or_another
     assert wrong == []
 
 
-def test_info_says_what_is_kept_and_what_not(make):
+def test_info_lists_what_is_stored_and_what_is_never_stored(make):
     about = make("cat", "dog").info()
     assert about.classes == {"cat": 30, "dog": 30} and about.images == 60 and about.covariance == "shared"
     assert about.bytes.keys() == {"manifest.json", "extractor-000002.safetensors", "classes-000002.safetensors"}
@@ -319,7 +319,7 @@ def test_evaluation_counts_by_hand(make):
     assert found.calibration_error == pytest.approx(by_hand)
 
 
-def test_a_model_that_is_surer_than_right_is_told_so_by_its_pictures(tmp_path, rng):
+def test_overconfidence_is_measured_on_the_learned_images(tmp_path, rng):
     """Features that are far from Gaussian: a third of the images of each class look like those of the other."""
 
     def mixed(own: float, other: float, count: int) -> np.ndarray:
@@ -336,7 +336,7 @@ def test_a_model_that_is_surer_than_right_is_told_so_by_its_pictures(tmp_path, r
     assert Model.open(model.path)._state.overconfidence == overconfidence
 
 
-def test_progress_ends_at_the_number_of_pictures(make):
+def test_progress_ends_at_the_number_of_images(make):
     seen: list[tuple[int, int]] = []
     make().learn_all({"cat": draw("cat", 7), "dog": draw("dog", 5)}, progress=lambda *now: seen.append(now))
     assert seen[-1] == (12, 12) and sorted(seen) == seen

@@ -29,7 +29,7 @@ def drawing() -> np.ndarray:
     return draw("cat", 1, side=8)[0]
 
 
-def test_the_same_picture_in_every_form_has_the_same_pixels(tmp_path):
+def test_the_same_image_in_every_form_has_the_same_pixels(tmp_path):
     array = drawing()
     Image.fromarray(array).save(tmp_path / "a.png")
     encoded = (tmp_path / "a.png").read_bytes()
@@ -55,7 +55,7 @@ def test_the_same_picture_in_every_form_has_the_same_pixels(tmp_path):
         assert (pixels(given) == array).all(), type(given)
 
 
-def test_several_pictures_come_in_order_and_are_named(tmp_path):
+def test_several_images_come_in_order_and_have_names(tmp_path):
     arrays = draw("cat", 3, side=8)
     for number, array in enumerate(arrays):
         Image.fromarray(array).save(tmp_path / f"{number}.png")
@@ -69,7 +69,7 @@ def test_several_pictures_come_in_order_and_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("given", [3, None, np.zeros(5), torch.zeros(8, 8), np.zeros((1, 2, 3, 4, 5))])
-def test_what_is_no_picture_at_all_is_refused(given):
+def test_input_that_is_no_image_is_refused(given):
     with pytest.raises((TypeError, ValueError), match="image"):
         pictures(given)
 
@@ -85,7 +85,7 @@ def test_what_is_no_picture_at_all_is_refused(given):
         (np.zeros((2, 90, 3), np.uint8), "90 × 2 pixels"),
     ],
 )
-def test_an_array_that_cannot_be_used_is_said_which_and_why(array, said):
+def test_an_unusable_array_is_named_with_the_reason(array, said):
     with pytest.raises(PictureError, match=f"^picture 2 cannot be used as a picture: .*{said}"):
         for one in pictures([drawing(), array]):
             FRAME.pixels(one)
@@ -120,7 +120,7 @@ def test_a_photograph_is_turned_upright(tmp_path):
     assert upright[:, 4:].min() > 200 and upright[:, :4].max() < 50
 
 
-def test_of_an_animation_the_first_frame_is_taken_and_said(tmp_path):
+def test_the_first_frame_of_an_animation_is_used_and_this_is_reported(tmp_path):
     frames = [Image.new("RGB", (8, 8), (level, 0, 0)) for level in (200, 100, 0)]
     path = saved(frames[0], tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
     (picture,) = pictures(path)
@@ -140,13 +140,13 @@ def large(width: int, height: int) -> bytes:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("size", [(10_001, 10_000), (20_000, 20_000)])
-def test_a_picture_of_more_than_100_megapixels_is_refused_unread(tmp_path, size):
+def test_an_image_of_more_than_100_megapixels_is_refused_unread(tmp_path, size):
     (tmp_path / "large.png").write_bytes(large(*size))
     with pytest.raises(PictureError, match=r"large.png cannot be used .*more than 100 million pixels; make it smaller"):
         pixels(tmp_path / "large.png")
 
 
-def test_files_that_are_no_pictures_are_named_with_advice(tmp_path):
+def test_files_that_are_no_images_are_named_with_advice(tmp_path):
     whole = saved(Image.fromarray(draw("cat", 1, side=64)[0]), tmp_path / "whole.jpg").read_bytes()
     for name, content, said in (
         ("text.jpg", b"dear all", "it is none of JPEG"),
@@ -185,7 +185,7 @@ def test_learning_folders_skips_what_cannot_be_used_and_counts_it(make, tmp_path
         model.learn([], "nothing")
 
 
-def test_one_bad_picture_does_not_spoil_the_answers_for_the_others(make, tmp_path):
+def test_one_bad_image_does_not_affect_the_predictions_of_the_others(make, tmp_path):
     model = make("cat", "dog")
     (tmp_path / "text.jpg").write_text("dear all")
     shown = [draw("cat", 1)[0], tmp_path / "text.jpg", draw("dog", 1)[0]]
@@ -206,7 +206,7 @@ def test_a_frame_scales_cuts_and_greys(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(40_000, 4), (4, 900), (64, 6_401)])
-def test_a_picture_far_longer_than_wide_is_refused_before_it_is_scaled(tmp_path, size):
+def test_an_image_far_longer_than_wide_is_refused_before_it_is_scaled(tmp_path, size):
     """A small file may declare an image of millions of pixels in a row. Scaled to a height of 64, it would fill the memory."""
     Image.new("RGB", size).save(tmp_path / "thin.png")
     (found,) = Frame(64, 64, 3).each(pictures(str(tmp_path / "thin.png")))

@@ -78,7 +78,7 @@ def test_no_image_and_no_feature_row_is_in_the_folder_or_left_in_temporary_files
     assert searches == [[]] * 5 and list(temporary.iterdir()) == []
 
 
-def test_filters_cut_from_images_are_said_and_those_drawn_are_none(tmp_path):
+def test_info_reports_filters_cut_from_images_and_drawn_filters_are_no_fragments(tmp_path):
     """With draw="patches" a fragment can be recovered from the file; with the default it cannot."""
     images = draw("cat", 12)
     for kind in ("patches", "gaussian"):

@@ -190,7 +190,7 @@ def test_other_data_and_other_tasks_are_columns_without_the_papers_numbers(write
     assert len(paper_table(1, named_runs(runs[2:])).rows) == 1  # no column of the paper's, so none of its rows
 
 
-def test_the_text_fits_and_the_numbers_of_seeds_are_said(write_run: WriteRun) -> None:
+def test_the_text_fits_and_reports_the_numbers_of_seeds(write_run: WriteRun) -> None:
     for data, sizes in (("cifar100", TEN), ("tiny-imagenet", (20,) * 10), ("imagenet-subset", TEN)):
         for seed in (1, 2):
             write_run("amgc", sizes, level(30 + seed), folder=f"runs/{data}{seed}", data=data, seed=seed)
@@ -208,7 +208,7 @@ def test_the_text_fits_and_the_numbers_of_seeds_are_said(write_run: WriteRun) ->
     assert "2 seeds for AMGC, ncm (CIFAR-100, T = 10); 1 seed for ncm (ImageNet-Subset, T = 10; Tiny-ImageNet, T = 10)." in text
 
 
-def test_what_departs_from_the_papers_setting_is_said(write_run: WriteRun) -> None:
+def test_departures_from_the_papers_setting_are_reported(write_run: WriteRun) -> None:
     phases = {"first": {"epochs": 60}, "later": {"epochs": 5}, "margin": 0.4}
     small = {"features": "resnet18", "features_options": {"width": 0.25, "stem": "cifar"}, "data": "cifar100"}
     own = load_run(write_run("amgc", TEN, level(30), hyper=phases, **small))

@@ -134,7 +134,7 @@ def test_a_run_outside_a_repository_has_no_commit(write_run: WriteRun) -> None:
     assert load_run(path).commit is None
 
 
-def test_what_is_no_run_folder_is_told_what_one_looks_like(tmp_path: Path) -> None:
+def test_the_error_for_another_folder_describes_a_run_folder(tmp_path: Path) -> None:
     for read in (load_run, find_runs):
         with pytest.raises(FileNotFoundError, match="there is no folder"):
             read(tmp_path / "nothing")

@@ -60,7 +60,7 @@ def test_a_class_is_learned_asked_for_and_forgotten(client, model):
     assert known(client) == {"grass": 12, "sea": 12} == Model.open(model.path).classes
 
 
-def test_who_has_the_answer_to_a_lesson_is_not_told_that_it_is_going_on(model):
+def test_after_the_response_to_learn_no_progress_is_reported(model):
     """At the moment of the response, when the page asks for the progress; for an update that succeeds and one that fails."""
     updates, begin, seen = UpdateQueue(model, waiting=4), threading.Event(), []
     pictures = [Picture(f"{seed}", png("brick", seed)) for seed in range(3)]
@@ -133,7 +133,7 @@ def test_pictures_that_cannot_be_used_are_named(client):
         ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "a\0"}}, 422, "label"),
     ],
 )
-def test_a_wrong_request_is_told_what_is_wrong(client, request_, status, words):
+def test_the_response_to_a_wrong_request_says_what_is_wrong(client, request_, status, words):
     answer = client.post(**request_)
     assert answer.status_code == status, answer.text
     assert words.lower() in answer.json()["detail"].lower() and list(answer.json()) == ["detail"]
@@ -203,7 +203,7 @@ def test_while_the_folder_cannot_be_read_what_was_known_answers(client, model):
     assert client.get("/api/classes").json()["problem"] is None
 
 
-def test_a_busy_folder_is_told(client, model):
+def test_a_busy_folder_is_reported(client, model):
     model.patience = 0.1
     with Model.open(model.path)._folder.lock():
         refused = client.post("/api/forget", json={"label": "sea"})
@@ -211,7 +211,7 @@ def test_a_busy_folder_is_told(client, model):
     assert str(model.path) not in refused.text
 
 
-def test_a_full_disk_is_told_and_the_model_is_as_before(client, model, monkeypatch):
+def test_a_full_disk_is_reported_and_the_model_is_as_before(client, model, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

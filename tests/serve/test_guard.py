@@ -114,7 +114,7 @@ def test_the_page_itself_and_programs_may_ask(model):
     "header", [None, "", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", "Bearer é"]
 )
 @pytest.mark.parametrize("path", ASKED)
-def test_without_the_token_nothing_is_told(model, path, header):
+def test_without_the_token_nothing_is_revealed(model, path, header):
     given = {} if header is None else {"Authorization": header.encode("latin-1")}
     answer = ask(client(model, token=TOKEN, names=None), path, headers=given)
     assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"

@@ -57,7 +57,7 @@ def leaked(folders: list[Path], wanted: list[bytes]) -> list[str]:
     return found
 
 
-def test_no_picture_is_on_the_disk_after_a_lesson(tmp_path):
+def test_no_image_is_on_the_disk_after_learning(tmp_path):
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.mkdir()
     temporary.mkdir()
