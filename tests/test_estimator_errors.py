@@ -168,7 +168,9 @@ def named(columns: str) -> AMGCClassifier:
         pytest.param(AMGCClassifier(), fitted(), NotFittedError, "not fitted", id="unfitted itself"),
     ],
 )
-def test_what_does_not_fit_is_not_merged(mine: AMGCClassifier, other: Any, error: type[Exception], match: str) -> None:
+def test_statistics_that_do_not_fit_are_not_merged(
+    mine: AMGCClassifier, other: Any, error: type[Exception], match: str
+) -> None:
     theirs = state(other) if isinstance(other, AMGCClassifier) else None
     assert_raises_and_changes_nothing(mine, lambda: mine.merge(other), error, match)
     if theirs is not None:
@@ -317,7 +319,7 @@ def test_after_an_error_learning_continues_as_if_nothing_had_happened() -> None:
 
 
 @pytest.mark.parametrize("change", [{"covariance": "diagonal"}, {"dtype": "float64"}])
-def test_what_is_kept_of_a_class_cannot_change_on_the_way(change: dict) -> None:
+def test_parameters_of_the_stored_statistics_cannot_change_after_fit(change: dict) -> None:
     classifier = fitted().set_params(**change)
     more = np.random.default_rng(1).normal(size=(6, classifier.n_features_in_))
     name = next(iter(change))

@@ -48,7 +48,7 @@ def _same(header, tensors):
     )
 
 
-def test_what_was_written_is_read(tmp_path):
+def test_written_files_can_be_read(tmp_path):
     write(tmp_path / "model", KIND, HEADER, TENSORS)
     assert _same(*read(tmp_path / "model", KIND))
     assert _same(*read(str(tmp_path / "model"), KIND))
@@ -79,7 +79,7 @@ class Misaligned:
         return shifted.copy_(tensor)
 
 
-def test_what_is_read_lies_in_memory_as_torch_aligns_it(tmp_path, monkeypatch):
+def test_loaded_tensors_have_the_alignment_of_torch(tmp_path, monkeypatch):
     """On some CPUs products depend on the alignment of their operands, so a resumed run would not be bit-identical."""
     write(tmp_path / "model", KIND, HEADER, TENSORS)
     monkeypatch.setattr(tensor_files, "safe_open", Misaligned)

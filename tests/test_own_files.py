@@ -96,7 +96,7 @@ def test_options_are_flags_with_their_help(capsys: pytest.CaptureFixture[str], m
     assert "--data.root" not in text
 
 
-def test_what_is_wrong_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (["run", "--data", "labelled.py", "--method", "lda"], "labelled.py:PATH"),
         (["run", "--data", "absent.py"], "there is no file"),

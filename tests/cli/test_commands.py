@@ -146,7 +146,7 @@ def test_the_papers_figures_stand_beside_ours(capsys):
     assert "12.3" not in capsys.readouterr().out  # measured on other tasks
 
 
-def test_the_papers_figures_are_those_of_whichever_methods_are_run(capsys):
+def test_the_papers_figures_are_shown_for_the_methods_that_are_run(capsys):
     text = 'methods = ["amgc"]\ndata = "digits"\nfeatures = "convnet"\ntasks = 2\n[hyper]\nfirst = { epochs = 1 }\n'
     text += "[paper]\namgc = { LA = 12.3, AIA = 45.6 }\nfecam = { LA = 78.9, AIA = 65.4 }\npass = { LA = 3.2, AIA = 1.0 }\n"
     Path("p.toml").write_text(text)
@@ -232,7 +232,7 @@ def test_a_plan_of_another_version_is_refused(stopped, capsys):
         (ValueError("what, where, what to do"), 2, "what, where, what to do"),
     ],
 )
-def test_what_the_user_can_do_something_about_is_one_message(error, code, said, monkeypatch, capsys):
+def test_errors_that_the_user_can_fix_are_one_message(error, code, said, monkeypatch, capsys):
     def fail(*_: object) -> None:
         raise error
 
@@ -245,7 +245,7 @@ def test_what_the_user_can_do_something_about_is_one_message(error, code, said, 
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_weights_that_cannot_be_had_are_one_message(monkeypatch, capsys):
+def test_missing_weights_are_one_message(monkeypatch, capsys):
     def offline(*_: object, **__: object) -> None:
         raise RuntimeError("no network")
 

@@ -159,7 +159,7 @@ def test_decay_weighs_a_batch_by_at_least_its_share_and_other_classes_stay() -> 
 
 
 @pytest.mark.parametrize("options", [{}, {"decay": 0.3, "gradient": "straight_through"}])
-def test_what_was_read_goes_on_as_what_was_saved(options: dict[str, Any]) -> None:
+def test_loaded_statistics_continue_as_the_saved_ones(options: dict[str, Any]) -> None:
     features, labels = stream(6, 40)
     running = RunningStatistics(CLASSES, DIM, **options)
     running.update(tensor(features[:20]), torch.from_numpy(labels[:20]))

@@ -78,7 +78,7 @@ def test_the_triangle_stands_for_the_whole_matrix(dim, small):
     assert_close(solved, np.linalg.solve(whole + rows.T @ rows, columns), 1e-9)
 
 
-def test_what_is_not_positive_definite_is_said_not_to_be():
+def test_a_matrix_that_is_not_positive_definite_is_reported():
     assert not symmetric.factorise(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
     assert not symmetric.factorise(torch.tensor([[float("nan"), 0.0], [0.0, 1.0]]))
 
@@ -231,7 +231,7 @@ def _explained(features, labels, loading, deviation):
 
 
 @pytest.mark.parametrize("samples", [60, 400])
-def test_what_a_loading_explains_is_that_of_the_hat_matrix(samples):
+def test_the_score_of_a_loading_is_that_of_the_hat_matrix(samples):
     features, labels = _data(samples, 13, 3)
     statistics = ClassStatistics(13, "shared", dtype=torch.float64).update(features, labels)
     total = loading._Total(statistics.shared(), statistics.mean, statistics.count, statistics.freedom)
@@ -321,7 +321,7 @@ def test_the_trace_by_random_signs_is_near_the_exact_one(monkeypatch):
 # ---- memory -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_would_not_fit_is_refused_before_it_is_made_and_what_would_is_said(monkeypatch):
+def test_matrices_that_would_not_fit_are_refused_with_the_size_that_would(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: 8 << 30)
     with pytest.raises(
         MemoryError, match=r"50,000 dimensions needs 20\.8 GB .*8\.6 GB are free: 3\d,\d00 dimensions would fit"

@@ -615,7 +615,7 @@ def test_bad_batches_are_refused_and_change_nothing(form, features, labels, mess
     [([ROW], [[0]]), ([ROW], [{}]), ([["a"] * DIM], [0]), ([[None] * DIM], [0]), (None, [0]), ([ROW], None), ([ROW], 3)],
     ids=str,
 )
-def test_what_cannot_be_read_is_a_type_or_value_error_and_changes_nothing(form, features, labels):
+def test_invalid_input_is_a_type_or_value_error_and_changes_nothing(form, features, labels):
     statistics = _fed(form, *_data())
     before = _state(statistics)
     with pytest.raises((TypeError, ValueError)):

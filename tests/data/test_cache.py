@@ -237,7 +237,7 @@ def test_checksums_cover_every_block(pets: Path, own_cache: Path, monkeypatch: p
             cache._open(manifest.parent, json.loads(manifest.read_text()), check_all=True)
 
 
-def test_what_a_killed_process_left_behind_is_removed(pets: Path, own_cache: Path, paint: Callable[..., Path]) -> None:
+def test_files_that_a_killed_process_left_behind_are_removed(pets: Path, own_cache: Path, paint: Callable[..., Path]) -> None:
     reds(pets)
     left = parts(own_cache)[0].with_name(".pixels-x.partial")
     fresh = left.with_name(".pixels-y.partial")

@@ -135,7 +135,7 @@ class Broken(io.BytesIO):
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
-def test_what_the_disk_does_wrong_is_no_corrupt_image(
+def test_an_error_of_the_disk_is_no_corrupt_image(
     code: int, tmp_path: Path, paint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> Any:

@@ -148,7 +148,7 @@ def test_a_class_whose_images_are_all_corrupt_is_an_error_even_when_skipping(spl
         load(f"folder:{split}", on_corrupt="ignore", size=8)
 
 
-def test_images_are_in_memory_when_they_fit_and_else_on_disk_or_decoded(pets: Path) -> None:
+def test_images_are_in_memory_if_they_fit_and_otherwise_on_disk_or_decoded(pets: Path) -> None:
     kinds = {(True, 10**9): InMemory, (True, 100): Mapped, (False, 10**9): InMemory, (False, 100): Files}
     answers = []
     for (cache, memory), kind in kinds.items():

@@ -55,7 +55,7 @@ def test_a_mask_or_fractions_are_no_indices() -> None:
             images.take(wrong)
 
 
-def test_what_fits_the_budget_comes_into_memory_and_what_does_not_stays_on_disk(tmp_path: Path) -> None:
+def test_images_that_fit_the_budget_are_loaded_and_others_stay_on_disk(tmp_path: Path) -> None:
     mapped = on_disk(tmp_path, 10)
     assert in_memory(mapped, budget=119) is mapped
     loaded = in_memory(mapped, budget=120, chunk=3)

@@ -175,7 +175,9 @@ def kill_at(patched: pytest.MonkeyPatch, task: int, step: int) -> None:
     patched.setattr(Checkpoints, "save_if_due", save_if_due)
 
 
-def test_what_a_checkpoint_covers_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logged_steps_are_on_the_disk_before_the_checkpoint_that_covers_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorboard")
     whole, seen = Checkpoints.save, []
 

@@ -79,7 +79,7 @@ def test_a_network_that_cannot_be_built_again_is_refused(tmp_path: Path, monkeyp
     assert not (tmp_path / "model").exists()
 
 
-def test_a_network_of_timm_is_taken_over_without_the_weights_that_it_started_from(
+def test_a_network_of_timm_is_restored_without_its_initial_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timm: ModuleType
 ) -> None:
     """No weights are downloaded. Grey images are repeated for the three channels of a colour network."""

@@ -147,7 +147,7 @@ def test_with_one_class_at_a_time_the_first_two_are_shown(tmp_path: Path) -> Non
     assert tensor_files.read(tmp_path / "observed" / "plane.safetensors", "plane")[0]["task"] == 1
 
 
-def test_a_plane_that_an_interrupted_task_had_laid_is_laid_again(tmp_path: Path) -> None:
+def test_the_plane_of_an_interrupted_task_is_computed_again(tmp_path: Path) -> None:
     run(tiny.config("ncm"), tmp_path / "one", dataset=tiny.images())
     place = tmp_path / "other" / "observed"
     place.mkdir(parents=True)

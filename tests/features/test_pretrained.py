@@ -170,9 +170,7 @@ def test_an_unknown_or_missing_model_name_is_answered_with_near_ones(timm: Modul
         build("timm", image_shape=(3, 32, 32))
 
 
-def test_weights_that_cannot_be_had_are_answered_with_the_two_ways_out(
-    timm: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_weights_are_an_error_with_two_remedies(timm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
         raise OSError("no network")
 

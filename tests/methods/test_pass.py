@@ -143,7 +143,7 @@ def test_the_learning_rate_falls_at_epochs_45_and_90() -> None:
 
 
 @pytest.mark.parametrize("which", ["vectors", "not square", "frozen"])
-def test_what_cannot_be_turned_is_learned_as_it_is(which: str, tmp_path: Path) -> None:
+def test_images_that_cannot_be_rotated_are_learned_as_they_are(which: str, tmp_path: Path) -> None:
     dataset = {"vectors": tiny.vectors(), "not square": tiny.images(shape=(1, 8, 6)), "frozen": tiny.images()}[which]
     frozen = {"extractor_lr": 0.0} if which == "frozen" else {}
     lines = run(tiny.config("pass", first=frozen, later=frozen), tmp_path, dataset=dataset)

@@ -49,7 +49,7 @@ def launch(root: Path) -> None:
 
 
 @pytest.mark.parametrize("case", METHODS)
-def test_two_processes_give_the_same_but_for_rounding(case: str, two: Path, tmp_path: Path) -> None:
+def test_two_processes_give_the_same_up_to_rounding(case: str, two: Path, tmp_path: Path) -> None:
     run(config(case, 1), tmp_path, dataset=tiny.images())
     (_, one), (_, other) = tiny.saved(tmp_path), tiny.saved(two / case)
     assert one.keys() == other.keys()

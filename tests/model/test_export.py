@@ -168,7 +168,7 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.onnx"]
 
 
-def test_what_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="has no classes yet"):
         Model.create(tmp_path / "empty").export_onnx(tmp_path / "empty.onnx")
     model = taught(tmp_path, filters=6)

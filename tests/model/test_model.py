@@ -130,7 +130,7 @@ def test_any_string_is_a_class_name(make):
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b", "\ud800", 3, None])
-def test_what_is_no_name_is_refused(make, name):
+def test_an_invalid_class_name_is_refused(make, name):
     model = make()
     with pytest.raises((ValueError, TypeError), match="name"):
         model.learn(draw("cat"), name)
@@ -189,7 +189,7 @@ def test_a_folder_that_holds_something_is_not_taken_for_a_model(make, tmp_path):
         Model.open(tmp_path / "nothing")
 
 
-def test_what_cannot_be_an_extractor_is_refused_before_anything_is_written(tmp_path):
+def test_an_invalid_extractor_is_refused_before_anything_is_written(tmp_path):
     for features, options, text in (
         ("resnet99", {}, "no extractor, file or model 'resnet99'"),
         ("patches", {"filter": 3}, "no option 'filter'"),
@@ -218,7 +218,7 @@ def test_an_extractor_or_the_weights_of_a_network_come_from_a_file(tmp_path):
         Model.create(tmp_path / "c", tmp_path / "ours.safetensors", size=64)
 
 
-def test_what_another_process_wrote_is_seen_after_a_refresh(make):
+def test_changes_of_another_process_are_visible_after_a_refresh(make):
     model = make("cat", "dog")
     elsewhere = Model.open(model.path)
     elsewhere.learn(draw("owl"), "owl")

@@ -66,7 +66,7 @@ def test_at_most_one_per_cent_of_held_out_images_have_a_fit_below_one_per_cent(r
     assert abs((shares < 0.5).mean() - 0.5) < 0.06
 
 
-def test_what_lies_far_away_does_not_fit_and_what_lies_at_the_mean_does(rng):
+def test_far_rows_do_not_fit_and_rows_at_the_mean_do(rng):
     rows = torch.from_numpy(rng.normal(size=(50, 6)))
     fits = novelty.Fits.empty(6).learned(novelty.empty_statistics(6).update(rows, ["a"] * 50), {"a": rows})
     far, near = torch.full((1, 6), 30.0, dtype=torch.float64), rows.mean(0, keepdim=True)
@@ -94,7 +94,7 @@ def test_the_fit_is_the_share_of_students_distribution(rng):
     assert np.allclose(kept.farther(asked), scipy.stats.t.sf((np.log(asked) - logs.mean()) / deviation, 14))
 
 
-def test_what_was_found_adds_up_however_images_were_put_together_into_lessons(rng):
+def test_distances_add_up_however_images_are_split_into_calls_of_learn(rng):
     found = np.exp(rng.normal(size=30))
     whole, parts = novelty.Distances.of(found), novelty.Distances()
     for part in np.split(found, [1, 6, 6, 20]):

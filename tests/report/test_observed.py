@@ -35,7 +35,7 @@ def folder(write_run: Callable[..., Path]) -> Path:
     return folder
 
 
-def test_what_was_seen_comes_back_and_a_task_without_a_file_is_left_out(folder: Path) -> None:
+def test_observations_are_loaded_and_a_task_without_a_file_is_left_out(folder: Path) -> None:
     (seen,) = load_observed(load_run(folder))
     assert seen.task == 1 and seen.confusion[1] == (0, 2, 10)
     assert seen.margins == Margins((0.5, 0.25, 0.0), ((0.0, 1.5, 2.0), (1.0, 0.0, 3.0), (0.0, 0.0, 0.0)))

@@ -135,7 +135,7 @@ def test_a_damaged_run_is_named_and_the_rest_is_shown(write_run: WriteRun, repor
         report(bad)
 
 
-def test_what_older_runs_did_not_keep_is_left_out(write_run: WriteRun, report: Callable[..., Node]) -> None:
+def test_values_that_older_runs_did_not_store_are_left_out(write_run: WriteRun, report: Callable[..., Node]) -> None:
     page = report(write_run("amgc", [2, 1], [[90], [70, 80]]), observe(write_run("ncm", [2, 1], steady(2)), margins=False))
     assert "did not record confusions: amgc ." in section(page, "confusion").text
     assert page.all("section", class_="margins") == []

@@ -300,7 +300,7 @@ def test_every_answer_carries_the_security_headers(model):
     assert [one.status_code for one in answers] == [200, 200, 404, 403]
 
 
-def test_the_page_has_no_script_or_style_of_its_own_and_asks_nobody_else(model):
+def test_the_page_has_no_inline_script_or_style_and_loads_nothing_from_other_hosts(model):
     asking = client(model)
     page = asking.get("/").text
     assert "<style" not in page and "style=" not in page and " on" + "click" not in page and "<script>" not in page

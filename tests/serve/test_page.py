@@ -125,7 +125,7 @@ def test_the_camera_takes_pictures_and_is_let_go(page):
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_said_in_plain_words(page, tmp_path):
+def test_errors_are_shown_in_plain_words(page, tmp_path):
     page.click("#teach-go")
     assert page.text("teach-said") == "Add at least one picture first."
     text = tmp_path / "notes.jpg"
@@ -155,7 +155,7 @@ def test_a_picture_that_cannot_be_used_says_so_and_the_others_are_answered(page,
 
 
 @pytest.mark.slow
-def test_it_goes_on_answering_while_it_learns(page, other, drawn, tmp_path):
+def test_predictions_continue_while_it_learns(page, other, drawn, tmp_path):
     with other._folder.lock():  # another process holds the folder: the lesson waits
         page.files("teach", drawn["desert"][:6])
         page.click("#teach-name")

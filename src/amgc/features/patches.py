@@ -24,12 +24,12 @@ from amgc.features.builtin import PatchesOptions
 from amgc.features.extractor import Extractor, ImageSource, Preprocess
 from amgc.features.registry import ImageShape
 
-PATCHES, SAMPLED = 200_000, 10_000  # patches for the whitening, at most, and images that they come from
-MEASURED = 2_500  # images for the moments: deviations are known to one or two per cent
-PRIOR = 10  # images' worth of average variance that each variance is drawn to: few images know it badly
+PATCHES, SAMPLED = 200_000, 10_000  # maximum number of patches for the whitening, and of images that they come from
+MEASURED = 2_500  # images for the moments: standard deviations are then accurate to one or two per cent
+PRIOR = 10  # each variance is shrunk to the average variance with the weight of this many images
 BATCH = 256
 # Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (128 filters at the 729 places
-# of a CIFAR image, each twice: 0.7 MB); a GPU wants much work at once.
+# of a CIFAR image, each twice: 0.7 MB); a GPU needs large batches.
 CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
 
 
@@ -53,7 +53,7 @@ class Patches(Extractor):
             count = len(range(place, settled.filters, len(settled.sizes)))
             self._check(side)
             self.banks.append((side, count))
-            # The last row is the offset b: patches get a one at their end, which is cheaper than to add b.
+            # The last row is the offset b: patches get a one at their end, which is cheaper than adding b.
             self.register_buffer(f"weight{place}", torch.zeros(channels * side**2 + 1, count))
         self.dim = 2 * settled.grid**2 * settled.filters
         self.register_buffer("centre", torch.zeros(self.dim))
@@ -134,12 +134,14 @@ class Patches(Extractor):
         whitening = (vectors * spread) @ vectors.T
         filters = torch.empty(0, len(mean), dtype=torch.float64)
         if self.settled.draw == "patches":
-            lively = (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)  # a flat patch is background, again and again
+            lively = (
+                (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)
+            )  # flat patches make no filter
             chosen = lively[torch.randperm(len(lively), generator=generator)[:count]]
             filters = (patches[chosen].double() - mean) @ whitening
         gaussian = torch.randn(count - len(filters), len(mean), dtype=torch.float64, generator=generator)
-        root = (vectors * values.sqrt() * spread) @ vectors.T  # symmetric: whatever signs the eigenvectors have
-        filters = torch.cat([filters, gaussian @ root])  # all, or what images are too few for
+        root = (vectors * values.sqrt() * spread) @ vectors.T  # symmetric, so the signs of the eigenvectors do not matter
+        filters = torch.cat([filters, gaussian @ root])  # all filters, or those that patches are too few for
         filters /= filters.norm(dim=1, keepdim=True).clamp_min(1e-12)
         weight = whitening @ filters.T
         return torch.cat([weight, -(mean @ weight)[None]])
