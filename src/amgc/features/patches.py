@@ -134,9 +134,7 @@ class Patches(Extractor):
         whitening = (vectors * spread) @ vectors.T
         filters = torch.empty(0, len(mean), dtype=torch.float64)
         if self.settled.draw == "patches":
-            lively = (
-                (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)
-            )  # flat patches make no filter
+            lively = (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)  # flat patches make no filter
             chosen = lively[torch.randperm(len(lively), generator=generator)[:count]]
             filters = (patches[chosen].double() - mean) @ whitening
         gaussian = torch.randn(count - len(filters), len(mean), dtype=torch.float64, generator=generator)
