@@ -18,9 +18,8 @@ from starlette.formparsers import MultiPartParser
 from starlette.responses import Response
 
 from amgc.serve.app import create_app
-from amgc.serve.guard import Guard
+from amgc.serve.guard import Guard, Limits, Settings
 from amgc.serve.server import serve
-from amgc.serve.settings import Limits, Settings
 
 TOKEN = "correct horse battery"
 ASKED = ["/api/classes", "/api/predict", "/api/learn", "/api/forget"]

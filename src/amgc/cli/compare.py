@@ -64,7 +64,7 @@ class Compare:
     dry_run: Annotated[bool, flag("list the runs and estimate the time of missing ones; writes nothing")] = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def compare(arguments: Sequence[str]) -> int:
     check_text(arguments)
     own, run_flags = split_flags(arguments)
     given = tyro.cli(Compare, args=own, prog="amgc compare", description=DESCRIPTION)

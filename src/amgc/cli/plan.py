@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from amgc.cli.errors import STOPPED
 from amgc.cli.progress import Quiet, Shown, stoppable
-from amgc.cli.show import show_summary
+from amgc.cli.results import show_summary
 from amgc.engine.config import Config, absolute_path, read_config
 from amgc.files import FileFormatError, write_json
 from amgc.methods.registry import find

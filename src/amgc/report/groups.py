@@ -173,7 +173,7 @@ def describe_sizes(sizes: Sequence[int]) -> str:
     >>> describe_sizes((10, 10)), describe_sizes((50, 10, 10, 5)), describe_sizes((10,))
     ('20 classes in 2 tasks of 10', '75 classes in 4 tasks (50 + 2 × 10 + 5)', '10 classes in 1 task')
     """
-    start = f"{plural(sum(sizes), 'class', 'classes')} in {plural(len(sizes), 'task')}"
+    start = f"{plural(sum(sizes), 'class')} in {plural(len(sizes), 'task')}"
     if len(sizes) == 1:
         return start
     return f"{start} of {sizes[0]}" if len(set(sizes)) == 1 else f"{start} ({sum_of_sizes(sizes)})"

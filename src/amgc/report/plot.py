@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # eight, with seven colours:
 GREY = "#555555"
 FONT = 9  # points
 LABEL_GAP = 1.5 * FONT  # points between labels
+MAX_NAMED = 40  # classes that are named at the axes of a confusion matrix
 
 
 def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> None:
@@ -140,3 +142,38 @@ def _name_lines(axes: Axes, drawn: Sequence[tuple[RunRecord, str]], height: floa
 
 def _look(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)], "markersize": 5}
+
+
+def plot_confusion(classes: Sequence[str], confusion: Sequence[Sequence[int]], path: Path) -> None:
+    """Plot the confusion matrix of a model; each row shows the shares of a true class's images by predicted class."""
+    from matplotlib.figure import Figure
+
+    shares = [[count / max(1, sum(row)) for count in row] for row in confusion]
+    side = min(14.0, 2.5 + 0.22 * len(classes))
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.add_subplot(xlabel="predicted class", ylabel="true class")
+    drawn = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
+    if len(classes) <= MAX_NAMED:
+        names = [printable(name[:30]) for name in classes]
+        axes.set_xticks(range(len(classes)), names, rotation=90, parse_math=False)
+        axes.set_yticks(range(len(classes)), names, parse_math=False)
+    figure.colorbar(drawn, ax=axes, shrink=0.7, label="share of the true class's images")
+    with atomic(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # characters that matplotlib's font lacks are shown as boxes
+        figure.savefig(temporary, format="png", dpi=130)
+
+
+def plot_reliability(bins: Sequence[tuple[float, float, int]], error: float, path: Path) -> None:
+    """Plot accuracy against confidence; the size of a dot shows the number of images."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+    axes = figure.add_subplot(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
+    if bins:
+        sure, right, count = zip(*bins, strict=True)
+        axes.plot(sure, right, color=COLOURS[0], linewidth=1)
+        axes.scatter(sure, right, s=[10 + 200 * one / max(count) for one in count], color=COLOURS[0], alpha=0.7)
+    axes.set_title(f"expected calibration error {percent(error)} %", fontsize=10)
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)

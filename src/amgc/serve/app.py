@@ -19,9 +19,8 @@ from amgc.model import Model, PictureError
 from amgc.model.pictures import Picture
 from amgc.serve import schemas
 from amgc.serve.errors import ApiError, api_error
-from amgc.serve.guard import Guard
+from amgc.serve.guard import Guard, Settings
 from amgc.serve.schemas import error_responses, form
-from amgc.serve.settings import Settings
 from amgc.serve.update_queue import UpdateQueue
 from amgc.serve.uploads import check_pixels, received
 

@@ -1,4 +1,4 @@
-"""Middleware that checks requests before they reach the application, and sets security headers.
+"""Access to a server and limits of requests, and the middleware that checks them and sets security headers.
 
 - Host: a page of another site may let its own name resolve to 127.0.0.1 (DNS rebinding), and would then have the same origin as
   the server. It cannot change the name that the browser sends.
@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,8 +25,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amgc.serve.errors import ApiError
-from amgc.serve.settings import Settings
 
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")  # names under which a browser on this machine reaches the server
 PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
 CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
 API, HEALTH = "/api/", "/api/health"
@@ -51,6 +52,45 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of requests."""
+
+    upload_mb: int = 64  # size of a request's body
+    megapixels: int = 50  # size of an image, checked before it is decoded
+    images: int = 200  # images per request
+    rate: int = 1200  # requests per minute and client; also the largest burst
+    waiting: int = 8  # updates in the queue; each keeps its images in memory
+    together_mb: int = 512  # size of all request bodies in memory
+    silence: int = 30  # seconds without data before an incomplete request is aborted
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}.")
+
+    @property
+    def upload_bytes(self) -> int:
+        return self.upload_mb * 1_000_000
+
+    @property
+    def pixels(self) -> int:
+        return self.megapixels * 1_000_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Access to a server.
+
+    token : required of every API request; None for no token.
+    names : accepted host names; None for any.
+    """
+
+    token: str | None = None
+    names: tuple[str, ...] | None = LOCAL_NAMES
+    limits: Limits = field(default_factory=Limits)
 
 
 class Guard:
@@ -193,3 +233,15 @@ def client_of(address: str) -> str:
     except ValueError:
         return address
     return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("box.lan")
+    (True, True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from amgc.serve.settings import Limits
+from amgc.serve.guard import Limits
 from amgc.serve.uploads import LABEL, NAMED
 
 

@@ -14,7 +14,7 @@ import uvicorn
 
 from amgc.model import Model
 from amgc.serve.app import create_app
-from amgc.serve.settings import LOCAL_NAMES, Limits, Settings, is_loopback
+from amgc.serve.guard import LOCAL_NAMES, Limits, Settings, is_loopback
 from amgc.serve.update_queue import UpdateQueue
 
 SHORTEST = 16  # minimum number of characters of a token

@@ -16,7 +16,7 @@ from amgc.data.decode import formats
 from amgc.model import PictureError
 from amgc.model.pictures import Picture
 from amgc.serve.errors import ApiError
-from amgc.serve.settings import Limits
+from amgc.serve.guard import Limits
 
 LABEL = 1000  # maximum number of characters of a class name
 # At least one visible character, and no null character. The meaning of \s differs between languages, so it is spelled out.

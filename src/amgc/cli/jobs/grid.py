@@ -88,7 +88,7 @@ def check(cells: Iterable[Cell]) -> None:
         return
     cell, found = next(iter(wrong.items()))
     shown = "; ".join(found[:MAX_DIFFERENCES]) + ("; …" if len(found) > MAX_DIFFERENCES else "")
-    more = f" The same applies to {plural(len(wrong) - 1, 'more run', 'more runs')}." if len(wrong) > 1 else ""
+    more = f" The same applies to {plural(len(wrong) - 1, 'more run')}." if len(wrong) > 1 else ""
     raise UsageError(
         f"{str(cell.folder)!r} contains a run with other settings: {shown}.{more} Choose another --out, or the same settings."
     )
