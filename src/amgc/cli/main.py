@@ -62,12 +62,13 @@ def call(name: str, arguments: Sequence[str]) -> int:
     """Import a command and call it with the arguments. Returns its exit code."""
     module, function = COMMANDS[name][0].split(".")
     command = getattr(importlib.import_module(f"amgc.cli.{module}"), function)
+    code: int | None
     if name in READ_ARGUMENTS:
-        return int(command(arguments))
+        code = command(arguments)
+    else:
+        import tyro
 
-    import tyro
-
-    code: int | None = tyro.cli(command, args=list(arguments), prog=f"amgc {name}")
+        code = tyro.cli(command, args=list(arguments), prog=f"amgc {name}")
     return code or 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from amgc.report.charts import MAX_NAMED, MAX_NUMBERED, Heat, cell_geometry, heat_map
+from amgc.report.charts import MAX_NAMED, MAX_NUMBERED, Heat, heat_map
 from amgc.report.groups import MethodRuns
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.runs import RunRecord
@@ -96,9 +96,8 @@ class Confusion:
 
     def pointer(self) -> dict[str, Any]:
         """Return what page.js needs to name the cell under the pointer."""
-        left, top, cell = cell_geometry(self.names)
-        counts = [[*at, count] for at, count in self.counts.items()]
-        return {"left": left, "top": top, "cell": cell, "names": self.names, "totals": self.totals, "counts": counts}
+        counts = [[*cell, count] for cell, count in self.counts.items()]
+        return {"names": self.names, "totals": self.totals, "counts": counts}
 
 
 def find_confusion(method: MethodRuns) -> Confusion | None:
