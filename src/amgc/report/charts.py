@@ -5,7 +5,6 @@ Colours are CSS classes (`s0` … `s6`, page.css), so the same drawing works in 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,8 +18,7 @@ from amgc.report.plot import percent_limits, percent_ticks, spaced, spread_label
 from amgc.runs import Metrics
 
 LABEL_GAP = 18.0  # pixels between the labels at the ends of lines
-MAX_NUMBERED = 12  # a heat map with at most this many rows shows a number in each cell
-MAX_NAMED = 30  # a heat map with at most this many rows shows the names of rows and columns, a larger one those of blocks
+MAX_SMALL = 20  # rows of a heat map that shows the names of rows and columns and a number in each cell
 LEVELS = 10  # strengths of colour in a large heat map
 LETTER = 7.0  # approximate width of a letter in pixels
 
@@ -157,7 +155,7 @@ class Heat:
     written: Mapping[tuple[int, int], str]  # text in each cell of a small map
     rows: str  # name of the vertical axis
     columns: str  # name of the horizontal axis
-    scale: Sequence[tuple[float, str]]  # values and their meanings, for the legend of a large map
+    scale: Sequence[tuple[float, str]] = ()  # values and their meanings, for the legend of a large map
     blocks: Sequence[tuple[str, int]] = ()  # names and lengths of blocks of rows, such as tasks
 
     @property
@@ -165,33 +163,33 @@ class Heat:
         return len(self.names)
 
     @property
-    def numbered(self) -> bool:
-        return self.count <= MAX_NUMBERED
+    def small(self) -> bool:
+        """Whether rows and columns are named and each cell shows its text. A large map names blocks and has a legend."""
+        return self.count <= MAX_SMALL
 
     @property
-    def letters(self) -> int:
-        return min(12, max(map(len, self.names)))
+    def name_width(self) -> float:
+        return LETTER * min(12, max(map(len, self.names)))
+
+    @property
+    def turned(self) -> bool:
+        """Whether the names of columns are rotated, because they are wider than a cell."""
+        return self.small and self.name_width > 3 * LETTER
 
     @property
     def left(self) -> float:
         """The x position of the first cell."""
-        return 48.0 if self.count > MAX_NAMED else 24 + self.letters * LETTER
+        return 24 + self.name_width if self.small else 48.0
 
     @property
     def top(self) -> float:
         """The y position of the first cell."""
-        if self.count > MAX_NAMED:
-            return 42.0
-        return 26 + (self.letters * LETTER if self.letters > 3 else 16.0)
+        return 26 + self.name_width if self.turned else 42.0
 
     @property
     def cell(self) -> float:
         """The side of a cell."""
-        if self.count > MAX_NAMED:
-            return max(2.0, min(12.0, 500 / self.count))
-        if self.numbered:
-            return max(30.0, min(36.0, 240 / self.count))
-        return 16.0 if self.letters > 3 else 12.0
+        return max(28.0, min(36.0, 240 / self.count)) if self.small else max(2.0, min(12.0, 500 / self.count))
 
     def merged_cells(self) -> list[tuple[float, str]]:
         """Return the cells of each strength as one path, with neighbours merged: 1 % of the bytes of a rectangle each."""
@@ -211,26 +209,14 @@ class Heat:
         """Return the positions between the blocks."""
         return [at * self.cell for at in accumulate(length for _, length in self.blocks[:-1])]
 
-    def column_names(self) -> list[tuple[str, float, bool]]:
-        """Return names, positions and whether they are rotated; short names are upright and thinned out."""
-        turned = self.count <= MAX_NAMED and self.letters > 3
-        return [(name, at, turned) for name, at in self._named(0 if turned else 24)]
-
-    def row_names(self) -> list[tuple[str, float]]:
-        return self._named(0 if self.letters > 3 else 12)
-
-    def _named(self, gap: float) -> list[tuple[str, float]]:
-        """Return the names of classes, or of blocks if there are too many classes, with positions at least `gap` apart."""
-        if self.count <= MAX_NAMED:
-            every = math.ceil(gap / self.cell) or 1
-            return [(name, (place + 0.5) * self.cell) for place, name in enumerate(self.names)][::every]
+    def labels(self) -> list[tuple[str, float]]:
+        """Return the names of classes, or of blocks in a large map, with their positions along both axes."""
+        if self.small:
+            return [(name, (place + 0.5) * self.cell) for place, name in enumerate(self.names)]
         ends = accumulate(length for _, length in self.blocks)
-        middles = [(name, (end - length / 2) * self.cell) for (name, length), end in zip(self.blocks, ends, strict=True)]
-        kept: list[tuple[str, float]] = []
-        for name, at in middles:
-            if not kept or at - kept[-1][1] >= 22:
-                kept.append((name, at))
-        return kept
+        middles = [(end - length / 2) * self.cell for (_, length), end in zip(self.blocks, ends, strict=True)]
+        kept = spaced(middles, 22) if middles else []
+        return [(name, at) for (name, _), at in zip(self.blocks, middles, strict=True) if at in kept]
 
 
 def heat_map(identity: str, title: str, text: str, heat: Heat) -> Markup:

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from amgc.report.charts import MAX_NAMED, MAX_NUMBERED, Heat, heat_map
+from amgc.report.charts import MAX_SMALL, Heat, heat_map
 from amgc.report.groups import MethodRuns
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.runs import RunRecord
@@ -40,7 +40,7 @@ def confusion(comparison: Comparison) -> Markup | None:
             "figure": figure,
             "pairs": pairs,
             "classes": Table(["class", "accuracy", "mostly predicted as", "%"], found.rows(), f"{method.name}, all classes, %"),
-            "pointer": found.pointer() if len(found.totals) > MAX_NUMBERED else None,
+            "pointer": found.pointer() if len(found.totals) > MAX_SMALL else None,
         })  # fmt: skip
     return render(
         TEMPLATE,
@@ -84,7 +84,7 @@ class Confusion:
     def heat(self) -> Heat:
         cells = {cell: count / self.totals[cell[0]] for cell, count in self.counts.items()}
         written = {}
-        if len(self.names) <= MAX_NUMBERED:  # with numbers, empty cells are drawn as well
+        if len(self.names) <= MAX_SMALL:  # with numbers, empty cells are drawn as well
             everywhere = [(i, j) for i in range(len(self.names)) for j in range(len(self.names))]
             cells = {cell: cells.get(cell, 0.0) for cell in everywhere}
             written = {cell: f"{100 * share:.0f}" if share else "" for cell, share in cells.items()}
@@ -110,7 +110,7 @@ def find_confusion(method: MethodRuns) -> Confusion | None:
 
 def task_blocks(run: RunRecord, names: Sequence[str]) -> list[tuple[str, int]]:
     """Return names and sizes of the tasks, for a heat map with too many classes to name them."""
-    return [(f"T{task + 1}", size) for task, size in enumerate(run.sizes[: run.done])] if len(names) > MAX_NAMED else []
+    return [(f"T{task + 1}", size) for task, size in enumerate(run.sizes[: run.done])] if len(names) > MAX_SMALL else []
 
 
 TEMPLATE = """
