@@ -13,7 +13,7 @@ from amgc.report.charts import Heat, Line, heat_map, line_chart
 from amgc.report.groups import Spread
 from amgc.report.html import render
 from amgc.report.sections.plane import draw_planes, ellipse
-from amgc.report.svg import marker
+from amgc.report.style import marker
 from amgc.runs.observed import Gaussian, Plane
 
 LINES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -56,7 +55,9 @@ def resume(arguments: Sequence[str]) -> int:
     if not folder.is_dir():
         raise UsageError(f"There is no folder {given.run!r} to resume.")
     if (folder / GRID).exists():
-        last = shlex.join(["amgc", *json.loads((folder / GRID).read_text())["commands"][-1]])
+        from amgc.cli.jobs.grid import read_commands
+
+        last = shlex.join(["amgc", *read_commands(folder)[-1]])
         raise UsageError(f"{given.run!r} is a comparison; its command runs what is missing: {last}")
 
     from amgc.cli.plan import Plan, resume_plan

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from amgc.report.groups import MethodRuns, Spread, percent_spread
 from amgc.report.html import macros
-from amgc.report.plot import percent_limits, percent_ticks, spaced, spread_labels
+from amgc.report.style import ACCURACY, percent_limits, percent_ticks, spaced, spread_labels
 from amgc.runs import Metrics
 
 LABEL_GAP = 18.0  # pixels between the labels at the ends of lines
@@ -119,7 +119,7 @@ def line_chart(
     margin = 0.02 * (seen[-1] - seen[0]) or 1.0
     xs = seen[0] - margin, seen[-1] + margin
     ys = percent_limits([edge for line in lines for edge in (*line.edges(-1), *line.edges(1))])
-    axis, yticks = "accuracy on all seen classes, %", percent_ticks(*ys)
+    axis, yticks = ACCURACY, percent_ticks(*ys)
     if kind == "small":
         frame = Frame(280, 190, left=32, right=8, top=26, bottom=40, xs=xs, ys=(0, 100))
         gap, axis, yticks = 0.18, "%", [0, 25, 50, 75, 100]

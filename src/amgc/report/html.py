@@ -12,13 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from amgc.report.groups import MethodRuns, percent_spread
-from amgc.report.plot import COLOURS
-from amgc.report.svg import dashes, marker, number, opacity, polygon
+from amgc.report.style import COLOURS, DARK, SEEN, dashes, marker, number, opacity, polygon
 from amgc.report.table import Table
 from amgc.text import percent, shorten
 
-# The colours for dark mode; white replaces black.
-DARK = ("#4BA6DD", "#F0803C", "#2BC49A", "#E39CC4", "#F0B640", "#8FD0F5", "#F2F2F2")
 # Control characters, characters that reverse the direction of text, and surrogates (from undecodable file names).
 FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -83,6 +80,7 @@ def environment() -> Environment:
         "percent": percent,
         "light": COLOURS,
         "dark": DARK,
+        "SEEN": SEEN,
     }
     return made
 

@@ -1,11 +1,10 @@
-"""Plot accuracies into an image file with matplotlib; the page's figures share colours, markers, ticks and label positions.
+"""Plots in image files, drawn by matplotlib: accuracies of runs, and confusion and reliability of a model.
 
 matplotlib is imported when a plot is drawn, without pyplot, so its global state is not changed.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -13,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc.files import atomic
+from amgc.report.style import ACCURACY, COLOURS, MARKERS, SEEN, percent_limits, percent_ticks, spaced, spread_labels
 from amgc.runs import DEFINITIONS, RunRecord, labels
 from amgc.text import percent, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colour-blind safe palette without its yellow, which is too light for a line on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # eight, with seven colours: 56 combinations
 GREY = "#555555"
 FONT = 9  # points
 LABEL_GAP = 1.5 * FONT  # points between labels
@@ -51,59 +48,6 @@ def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> No
         figure.savefig(temporary, format=kind, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
 
 
-def spread_labels(wanted: Sequence[float], gap: float) -> list[float]:
-    """Return positions at least `gap` apart, in the order of the `wanted` ones and as close to them as possible.
-
-    >>> spread_labels([0.0, 10.0, 10.0], gap=4.0)
-    [0.0, 8.0, 12.0]
-    """
-    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
-    blocks: list[tuple[float, list[int]]] = []  # start of a block of touching labels, and the labels
-    for place in order:
-        start, block = wanted[place], [place]
-        while blocks and blocks[-1][0] + gap * len(blocks[-1][1]) > start:
-            block = blocks.pop()[1] + block
-            start = sum(wanted[label] - gap * rank for rank, label in enumerate(block)) / len(block)
-        blocks.append((start, block))
-    found = {label: start + gap * rank for start, block in blocks for rank, label in enumerate(block)}
-    return [found[place] for place in range(len(wanted))]
-
-
-def percent_limits(values: Sequence[float]) -> tuple[int, int]:
-    """Return multiples of ten around the percentages, at least twenty apart.
-
-    >>> percent_limits([71, 88.5]), percent_limits([99.0])
-    ((70, 90), (80, 100))
-    """
-    low, high = 10 * math.floor(min(values) / 10), 10 * math.ceil(max(values) / 10)
-    high = min(100, max(high, 20))
-    return max(0, min(low, high - 20)), high
-
-
-def percent_ticks(low: float, high: float) -> list[float]:
-    """Return at most six ticks.
-
-    >>> percent_ticks(70, 90), percent_ticks(0, 100)
-    ([70, 75, 80, 85, 90], [0, 20, 40, 60, 80, 100])
-    """
-    step = next(step for step in (5, 10, 20, 25, 50) if (high - low) / step < 6)
-    first = math.ceil(low / step) * step
-    return [first + step * place for place in range(int((high - first) // step) + 1)]
-
-
-def spaced(values: Sequence[float], gap: float) -> list[float]:
-    """Thin out sorted values so that they are at least `gap` apart; the last one is kept.
-
-    >>> spaced([2, 4, 5, 6, 10], 2)
-    [2, 4, 6, 10]
-    """
-    kept = [values[-1]]
-    for value in reversed(values[:-1]):
-        if kept[-1] - value >= gap:
-            kept.append(value)
-    return kept[::-1]
-
-
 def _frame(axes: Axes, runs: Sequence[RunRecord]) -> None:
     """Set limits, ticks, grid and names of the axes."""
     low, high = percent_limits([100 * value for run in runs for value in run.metrics.accuracy])
@@ -118,8 +62,8 @@ def _frame(axes: Axes, runs: Sequence[RunRecord]) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#bbbbbb")
-    axes.set_xlabel("classes seen", fontsize=FONT + 1, color=GREY)
-    axes.set_ylabel("accuracy on all seen classes, %", fontsize=FONT + 1, color=GREY)
+    axes.set_xlabel(SEEN, fontsize=FONT + 1, color=GREY)
+    axes.set_ylabel(ACCURACY, fontsize=FONT + 1, color=GREY)
     axes.set_title(f"LA: {DEFINITIONS['LA']}", fontsize=FONT - 1, color=GREY, loc="left", pad=12)
 
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from amgc.report.groups import MethodRuns, Spread
 from amgc.report.run_tables import evenly
 from amgc.report.sections import Comparison, Table, render, section
-from amgc.report.svg import number
+from amgc.report.style import number
 from amgc.runs import RunRecord
 from amgc.runs.observed import Gaussian, Matrix, Plane, Point
 from amgc.text import DASH
