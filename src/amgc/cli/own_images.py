@@ -38,7 +38,7 @@ def learn(
         str | None,
         arg(
             metavar="NAME|FILE",
-            help="for a new model: patches (the default), resnet18, timm:NAME, a file, or another model, to use its extractor",
+            help="for a new model: patches (the default), resnet18, timm:NAME, a file, or another model, for its extractor",
         ),
     ] = None,
     size: Annotated[int | None, arg(metavar="INT", help="for a new model: side of the images in pixels")] = None,

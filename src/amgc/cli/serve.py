@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Annotated
 
 from tyro.conf import arg
@@ -12,8 +11,6 @@ from tyro.conf import arg
 from amgc.cli.errors import say
 from amgc.cli.own_images import ModelFolder, open_or_create
 from amgc.text import plural
-
-NEEDED = ("fastapi", "uvicorn", "python_multipart")
 
 
 def serve(
@@ -36,10 +33,13 @@ def serve(
 
     Only this machine has access, unless --host says otherwise; then every request needs a token.
     """
-    check_installed()
-
-    from amgc.serve import server
-    from amgc.serve.guard import Limits
+    try:
+        from amgc.serve import server
+        from amgc.serve.guard import Limits
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"amgc serve needs {error.name}, which is not installed: pip install 'amgc[serve]'"
+        ) from error
 
     limits = Limits(max_upload, max_pixels, max_images, rate)
     opened, _ = open_or_create(model, {"features": features})
@@ -54,12 +54,3 @@ def serve(
     with suppress(KeyboardInterrupt):  # uvicorn raises it again after closing, unless a shell's background job ignores it
         server.serve(opened, host, port, token or os.environ.get("AMGC_TOKEN") or None, limits, started)
     say("stopped.")
-
-
-def check_installed() -> None:
-    """Raise an error if a package of the extra `serve` is missing."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"amgc serve needs {', '.join(missing).replace('_', '-')}, which is not installed: pip install 'amgc[serve]'"
-        )

@@ -189,7 +189,7 @@ class Heat:
     @property
     def cell(self) -> float:
         """The side of a cell."""
-        return max(28.0, min(36.0, 240 / self.count)) if self.small else max(2.0, min(12.0, 500 / self.count))
+        return max(26.0, min(36.0, 240 / self.count)) if self.small else max(2.0, min(12.0, 500 / self.count))
 
     def merged_cells(self) -> list[tuple[float, str]]:
         """Return the cells of each strength as one path, with neighbours merged: 1 % of the bytes of a rectangle each."""

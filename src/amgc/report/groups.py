@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from amgc.report.paper import plan_figures
@@ -39,9 +39,7 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
-        mean = math.fsum(known) / len(known)
-        squares = math.fsum((value - mean) ** 2 for value in known)
-        return cls(mean, math.sqrt(squares / (len(known) - 1)) if len(known) > 1 else None, len(known))
+        return cls(fmean(known), stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True)

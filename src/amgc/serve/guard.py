@@ -28,9 +28,9 @@ from amgc.serve.errors import ApiError
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")  # names under which a browser on this machine reaches the server
 PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
-CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
+MAX_CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
 API, HEALTH = "/api/", "/api/health"
-POLICY = "; ".join(
+CONTENT_POLICY = "; ".join(
     [
         "default-src 'none'",
         "script-src 'self'",
@@ -43,7 +43,7 @@ POLICY = "; ".join(
     ]
 )
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": CONTENT_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -63,8 +63,8 @@ class Limits:
     images: int = 200  # images per request
     rate: int = 1200  # requests per minute and client; also the largest burst
     waiting: int = 8  # updates in the queue; each keeps its images in memory
-    together_mb: int = 512  # size of all request bodies in memory
-    silence: int = 30  # seconds without data before an incomplete request is aborted
+    total_upload_mb: int = 512  # size of all request bodies in memory
+    timeout: int = 30  # seconds without data before an incomplete request is aborted
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -99,7 +99,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self.settings = app, settings
         self.rate = RateLimit(settings.limits.rate)
-        self.together = 0  # size of all bodies in memory
+        self.received_bytes = 0  # size of all bodies in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # "lifespan"; web sockets are disabled
@@ -127,7 +127,7 @@ class Guard:
             refusal = JSONResponse({"detail": problem.detail}, problem.status_code, dict(problem.headers or {}))
             await refusal(scope, receive, answer)
         finally:
-            self.together -= body.size
+            self.received_bytes -= body.size
 
     def check(self, scope: Scope) -> None:
         """Raise an error for a request that is not allowed."""
@@ -166,15 +166,15 @@ class Body:
         if self._complete:  # the next message is that the client disconnects, at any time
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), self.limits.silence)
+            message = await asyncio.wait_for(self._receive(), self.limits.timeout)
         except asyncio.TimeoutError:
-            raise ApiError(408, f"No data of the request arrived for {self.limits.silence} s.") from None
+            raise ApiError(408, f"No data of the request arrived for {self.limits.timeout} s.") from None
         self._complete = not message.get("more_body", False)
         came = len(message.get("body", b""))
         self._check(self.size + came)
-        if self.guard.together + came > self.limits.together_mb * 1_000_000:
+        if self.guard.received_bytes + came > self.limits.total_upload_mb * 1_000_000:
             raise ApiError(503, "Too many pictures are being sent at the same time; try again in 2 s.", 2)
-        self.guard.together += came
+        self.guard.received_bytes += came
         self.size += came
         return message
 
@@ -217,7 +217,7 @@ class RateLimit:
         allowed = left >= 1
         self._left[client] = (left - allowed, now)
         self._left.move_to_end(client)
-        if len(self._left) > CLIENTS:
+        if len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
         return 0 if allowed else math.ceil((1 - left) * 60 / self.rate)
 

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from amgc.cli.jobs.schedule import Work, mates
+from amgc.cli.jobs.schedule import Work, same_start
 from amgc.cli.progress import console
 from amgc.engine.run import run as run_method
 from amgc.engine.watch import Watch
@@ -67,9 +67,9 @@ class Board:
 
     def progress(self) -> str:
         """Return the number of finished runs and the estimated time left."""
-        count = {state: sum(one.state == state for one in self.works) for state in ("done", "going", "failed")}
+        count = {state: sum(one.state == state for one in self.works) for state in ("done", "running", "failed")}
         parts = [f"{count['done']} of {len(self.works)} runs done"]
-        parts += [f"{count[state]} {state}" for state in ("going", "failed") if count[state]]
+        parts += [f"{count[state]} {state}" for state in ("running", "failed") if count[state]]
         left = time_left(self.works, self.slots, time.monotonic())
         return ", ".join(parts) + ("" if not left else f", about {duration(left)} left")
 
@@ -81,11 +81,11 @@ def time_left(works: Sequence[Work], slots: int, now: float) -> float | None:
         return None
     left = []
     for one in works:
-        if one.state in ("waiting", "going"):
+        if one.state in ("waiting", "running"):
             alike = [other for other in measured if other.cell.method == one.cell.method]
             alike = alike or [other for other in measured if other.cell.column == one.cell.column] or measured
             whole = statistics.mean(other.seconds or 0.0 for other in alike)
-            left.append(max(0.0, whole - (now - one.submitted)) if one.state == "going" else whole)
+            left.append(max(0.0, whole - (now - one.submitted)) if one.state == "running" else whole)
     return max(sum(left) / min(slots, len(left)), max(left)) if left else None
 
 
@@ -97,7 +97,7 @@ def cell_text(works: Sequence[Work]) -> list[str]:
     if 0 < len(done) < len(works):
         parts.append(f"({len(done)}/{len(works)})")
     for one in works:
-        if one.state == "going":
+        if one.state == "running":
             parts.append(f"{one.run.done}/{len(one.run.sizes)} tasks" if one.run else "starting")
     if "failed" in states:
         parts.append("failed" if len(works) == 1 else f"{states.count('failed')} failed")
@@ -156,10 +156,10 @@ def print_costs(works: Sequence[Work], jobs: int, threads: int) -> None:
             key = one.cell.method, *one.cell.column
             if key not in seconds:
                 config = one.cell.config
-                source = repr((config.data, config.data_options))
-                dataset = datasets[source] = datasets.get(source) or survey(config.data, **config.data_options)
-                giver = next((mate for mate in mates(one, works) if mate.cell.gives), one)
-                start = config.machine.start if giver is one else str(giver.cell.folder)
+                data = repr((config.data, config.data_options))
+                dataset = datasets[data] = datasets.get(data) or survey(config.data, **config.data_options)
+                source = next((other for other in same_start(one, works) if other.cell.can_share_start), one)
+                start = config.machine.start if source is one else str(source.cell.folder)
                 machine = replace(config.machine, devices=1, threads=config.machine.threads or threads, start=start)
                 watch = CostWatch()
                 run_method(replace(config, machine=machine), one.cell.folder / "dry-run", watch, dataset, dry_run=True)

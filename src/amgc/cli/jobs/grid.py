@@ -54,7 +54,7 @@ class Cell:
         return self.folder / FIRST_TASK
 
     @property
-    def gives(self) -> bool:
+    def can_share_start(self) -> bool:
         """Whether other runs can start from this run's training of task 1."""
         kind = find(self.config.method).kind
         return kind.common_start and not kind.sees_old_data
