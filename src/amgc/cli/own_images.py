@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
+from amgc.cli.tyro_flags import several
 from amgc.runs.folder import RUN
 from amgc.text import byte_size, plural, printable
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 ModelFolder: TypeAlias = Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
 NewModelFolder: TypeAlias = Annotated[str, arg(aliases=["-o"], metavar="MODEL", help="folder of the new model")]
-ClassFolders: TypeAlias = Annotated[
-    Positional[tuple[str, ...]], arg(metavar="FOLDER [FOLDER …]", help="folders with one sub-folder per class")
-]
+ClassFolders: TypeAlias = Annotated[Positional[tuple[str, ...]], several("FOLDER", "folders with one sub-folder per class")]
 Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 SHOWN = 5  # names in a list
@@ -95,7 +94,7 @@ def forget(model: ModelFolder, label: Annotated[Positional[str], arg(metavar="CL
 
 
 def merge(
-    models: Annotated[Positional[tuple[str, ...]], arg(metavar="MODEL MODEL [MODEL …]", help="folders of models")],
+    models: Annotated[Positional[tuple[str, ...]], several("MODEL", "folders of at least two models")],
     out: NewModelFolder,
 ) -> None:
     """Create a model with the classes of several, as if it had learned all of their images. They need the same extractor."""

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
 from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, show, show_table
+from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ WORST = 20  # classes and confusions to show
 
 def predict(
     model: ModelFolder,
-    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE [IMAGE …]", help="images, or folders of images")],
+    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, or folders of images")],
     top: Annotated[int, arg(help="number of classes to show for each image")] = 1,
     reject: Annotated[
         float | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError, say
+from amgc.cli.tyro_flags import several
 from amgc.text import DASH, byte_size, percent
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ BY_SUFFIX: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "csv
 
 
 def show(
-    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN [RUN …]", help="folders of one or several runs each")],
+    runs: Annotated[Positional[tuple[str, ...]], several("RUN", "folders of one or several runs each")],
 ) -> None:
     """Print the accuracies of runs, finished or not: one run in full, several side by side."""
     from amgc.cli.progress import console
@@ -44,9 +45,11 @@ def table(
     ],
     runs: Annotated[
         Positional[tuple[str, ...]],
-        arg(metavar="RUN [RUN …]", help="folders of one or several runs each; NAME=FOLDER makes a separate row of them"),
+        several("RUN", "folders of one or several runs each; NAME=FOLDER makes a separate row of them"),
     ],
-    format: Annotated[Format | None, arg(help="default: by the suffix of --out, otherwise text")] = None,
+    format: Annotated[
+        Format | None, arg(help="format of the table", help_behavior_hint="(default: by the suffix of --out, otherwise text)")
+    ] = None,
     out: Annotated[Path | None, arg(aliases=["-o"], help="file to write to instead of the terminal")] = None,
 ) -> None:
     """Print one of the paper's tables with your finished runs in it: mean ± standard deviation over seeds, and the paper's
@@ -69,7 +72,7 @@ def table(
 def report(
     runs: Annotated[
         Positional[tuple[str, ...]],
-        arg(metavar="RUN [RUN …]", help="folders of one or several runs each; NAME=FOLDER sets the name of a method's row"),
+        several("RUN", "folders of one or several runs each; NAME=FOLDER sets the name of a method's row"),
     ],
     out: Annotated[Path, arg(aliases=["-o"], help="file to write")] = Path("report.html"),
     section: Annotated[

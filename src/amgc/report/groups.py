@@ -300,6 +300,6 @@ def _with_records(group: MethodRuns, place: int, damaged: list[RunError]) -> Met
 
 
 def _quality(group: MethodRuns) -> tuple[bool, float]:
-    """Sort finished methods first, then by LA or the latest accuracy."""
+    """Return a sort key: finished methods first, then by LA or the latest accuracy."""
     latest = Spread.of([run.metrics.accuracy[-1] for run in group.counted])
     return not group.finished, -latest.mean if latest else 0.0
