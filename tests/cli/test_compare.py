@@ -224,7 +224,7 @@ def test_a_failure_does_not_stop_the_rest_and_is_told_at_the_end(here, capsys):
     assert err.count("failed: ") == 1 and "broken, digits, T = 2, seed 1993: RuntimeError: I cannot" in err
     log = Path("x/digits-t2-s1993/broken.log")
     assert str(log) in err and "Traceback" in log.read_text()
-    assert re.search(r"^broken +– +– *$", out, re.MULTILINE) and re.search(r"^amgc +\d", out, re.MULTILINE)
+    assert re.search(r"^broken +failed +– *$", out, re.MULTILINE) and re.search(r"^amgc +\d", out, re.MULTILINE)
     # broken was to train task 1 for all; the next did, for the rest
     assert Path("x/digits-t2-s1993/finetune/task-1.safetensors").exists()
     assert run_config("x/digits-t2-s1993/amgc")["machine"]["start"] == str(Path("x/digits-t2-s1993/finetune").resolve())

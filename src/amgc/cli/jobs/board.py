@@ -57,7 +57,7 @@ class Board:
                     self.screen.print(Text(printable(self.line(one))), soft_wrap=True)
         if self.live is not None and time.monotonic() - self.drawn > REFRESH_SECONDS:
             self.drawn = time.monotonic()
-            self.live.update(Group(table(self.works, cell_text), Text(self.progress())), refresh=True)
+            self.live.update(Group(table(self.works), Text(self.progress())), refresh=True)
 
     def line(self, one: Work) -> str:
         if one.state == "failed":
@@ -90,46 +90,35 @@ def time_left(works: Sequence[Work], slots: int, now: float) -> float | None:
 
 
 def cell_text(works: Sequence[Work]) -> list[str]:
-    """Return LA and progress of all seeds of a method in a column of the grid."""
-    states = [one.state for one in works]
-    done = [one for one in works if one.state == "done"]
-    parts = [percent_spread(Spread.of([one.run.metrics.last_accuracy for one in done if one.run]))] if done else []
-    if 0 < len(done) < len(works):
-        parts.append(f"({len(done)}/{len(works)})")
+    """Return LA and AIA over the finished seeds of a method in a column of the grid, LA with the progress of the others."""
+    runs = [one.run for one in works if one.state == "done" and one.run is not None]
+    parts = [percent_spread(Spread.of([run.metrics.last_accuracy for run in runs]))] if runs else []
+    if 0 < len(runs) < len(works):
+        parts.append(f"({len(runs)}/{len(works)})")
     for one in works:
         if one.state == "running":
             parts.append(f"{one.run.done}/{len(one.run.sizes)} tasks" if one.run else "starting")
-    if "failed" in states:
-        parts.append("failed" if len(works) == 1 else f"{states.count('failed')} failed")
-    return [" ".join(parts) or "waiting"]
+    if failed := sum(one.state == "failed" for one in works):
+        parts.append("failed" if len(works) == 1 else f"{failed} failed")
+    return [" ".join(parts) or DASH, percent_spread(Spread.of([run.metrics.average_incremental_accuracy for run in runs]))]
 
 
-def accuracy_text(works: Sequence[Work]) -> list[str]:
-    """Return LA and AIA over the finished seeds."""
-    runs = [one.run for one in works if one.state == "done" and one.run is not None]
-    short = f" ({len(runs)}/{len(works)})" if 0 < len(runs) < len(works) else ""
-    la = percent_spread(Spread.of([run.metrics.last_accuracy for run in runs]))
-    return [la + short, percent_spread(Spread.of([run.metrics.average_incremental_accuracy for run in runs]))]
-
-
-def table(works: Sequence[Work], text: Callable[[Sequence[Work]], list[str]], names: Sequence[str] = ("",)) -> RenderableType:
-    """Return a table with a row per method and a column per data set and number of tasks. `text` returns the text under each
-    of `names` for the runs of a cell."""
+def table(works: Sequence[Work]) -> RenderableType:
+    """Return a table with a row per method, and LA and AIA for each data set and number of tasks."""
     columns = list(dict.fromkeys(one.cell.column for one in works))
     rows = []
     for method in dict.fromkeys(one.cell.method for one in works):
         cells = [[one for one in works if (one.cell.method, one.cell.column) == (method, column)] for column in columns]
-        rows.append([method, *[part for cell in cells for part in (text(cell) if cell else [DASH] * len(names))]])
-    header = [f"{data}, T = {tasks}{name and f', {name}'}" for data, tasks in columns for name in names]
-    return grid(["method", *header], rows)
+        rows.append([method, *[text for cell in cells for text in cell_text(cell)]])
+    return grid(["method", *[f"{data}, T = {tasks}, {name}" for data, tasks in columns for name in ("LA", "AIA")]], rows)
 
 
 def results(works: Sequence[Work]) -> RenderableType:
-    """Return the table of accuracies with definitions."""
+    """Return the table with definitions."""
     seeds = len({one.cell.seed for one in works})
     note = "Numbers are percentages" + (f", mean ± standard deviation over {seeds} seeds." if seeds > 1 else ".")
-    shown = table(works, accuracy_text, ("LA", "AIA"))
-    return Group(shown, "", definition_list([(name, DEFINITIONS[name]) for name in ("LA", "AIA")]), Text(note, style="italic"))
+    defined = definition_list([(name, DEFINITIONS[name]) for name in ("LA", "AIA")])
+    return Group(table(works), "", defined, Text(note, style="italic"))
 
 
 class CostWatch(Watch):
