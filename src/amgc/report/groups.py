@@ -10,13 +10,14 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from amgc.report.paper import plan_figures
 from amgc.runs import Metrics, RunError, RunRecord, find_runs, flat
 from amgc.runs.observed import Observed, load_observed
 from amgc.text import percent, plural
 
+T = TypeVar("T")
 # Settings that do not influence the result: where the run computed and where its data were stored.
 IRRELEVANT = ("machine.", "data_options.root")
 
@@ -260,6 +261,14 @@ class Comparison:
     @property
     def several_seeds(self) -> bool:
         return any(len(method.runs) > 1 for method in self.methods)
+
+    def recorded(self, pick: Callable[[Sequence[Observed]], T | None]) -> list[tuple[MethodRuns, RunRecord, T]]:
+        """Return what `pick` finds in the records of each method, with the first run for which it is not None."""
+        found = []
+        for method in self.begun:
+            picked = ((method, run, pick(observed)) for run, observed in method.recorded)
+            found += [(method, run, value) for method, run, value in picked if value is not None][:1]
+        return found
 
     def missing(self, shown: Sequence[MethodRuns]) -> list[str]:
         """Return the names of the begun methods that are not among the shown ones."""

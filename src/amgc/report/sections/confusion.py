@@ -13,7 +13,6 @@ from typing import Any
 from markupsafe import Markup
 
 from amgc.report.charts import MAX_SMALL, Heat, heat_map
-from amgc.report.groups import MethodRuns
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.runs import RunRecord
 from amgc.text import DASH, percent
@@ -26,10 +25,9 @@ def confusion(comparison: Comparison) -> Markup | None:
     if not comparison.begun:
         return None
     shown: list[dict[str, Any]] = []
-    for method in comparison.begun:
-        found = find_confusion(method)
-        if found is None:
-            continue
+    for method, run, last in comparison.recorded(lambda observed: observed[-1]):
+        counts = {(true, predicted): count for true, predicted, count in last.confusion}
+        found = Confusion(run, counts, tuple(run.metrics.total[last.task]))
         pairs = found.pairs(MAX_PAIRS)
         often = "; ".join(f"{one} predicted as {other}, {count} times" for one, other, count, _ in pairs[:3])
         text = f"Most frequent: {often}." if pairs else "No confusions."
@@ -98,14 +96,6 @@ class Confusion:
         """Return what page.js needs to name the cell under the pointer."""
         counts = [[*cell, count] for cell, count in self.counts.items()]
         return {"names": self.names, "totals": self.totals, "counts": counts}
-
-
-def find_confusion(method: MethodRuns) -> Confusion | None:
-    """Return the confusion of the first run that has recorded it."""
-    for run, observed in method.recorded:
-        counts = {(true, predicted): count for true, predicted, count in observed[-1].confusion}
-        return Confusion(run, counts, tuple(run.metrics.total[observed[-1].task]))
-    return None
 
 
 def task_blocks(run: RunRecord, names: Sequence[str]) -> list[tuple[str, int]]:

@@ -13,18 +13,14 @@ from amgc.report.html import bar
 from amgc.report.sections import Comparison, Table, html_table, render, section
 from amgc.report.sections.confusion import task_blocks
 from amgc.runs import RunRecord
-from amgc.runs.observed import Margins
+from amgc.runs.observed import Margins, Observed
 from amgc.text import DASH
 
 
 @section("margins", "Margins", order=70)
 def margins(comparison: Comparison) -> Markup | None:
     shown: list[dict[str, Any]] = []
-    for method in comparison.begun:
-        found = find_margins(method)
-        if found is None:
-            continue
-        run, values = found
+    for method, run, values in comparison.recorded(last_margins):
         names = run.class_names[: len(values.own)]
         header = ["class", "own margin", *(["largest against", "by"] if values.pairs else [])]
         rows = [margin_row(label, names, values) for label in range(len(names))]
@@ -37,12 +33,10 @@ def margins(comparison: Comparison) -> Markup | None:
     return render(TEMPLATE, shown=shown, missing=comparison.missing([item["method"] for item in shown])) if shown else None
 
 
-def find_margins(method: MethodRuns) -> tuple[RunRecord, Margins] | None:
-    """Return the margins of the first run that has one above zero after its last task."""
-    for run, observed in method.recorded:
-        if (found := observed[-1].margins) is not None and any(found.own):
-            return run, found
-    return None
+def last_margins(observed: Sequence[Observed]) -> Margins | None:
+    """Return the margins after the last task if one is above zero."""
+    found = observed[-1].margins
+    return found if found is not None and any(found.own) else None
 
 
 def margin_row(label: int, names: Sequence[str], values: Margins) -> list[str]:

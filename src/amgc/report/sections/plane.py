@@ -11,12 +11,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from amgc.report.groups import MethodRuns, Spread
+from amgc.report.groups import Spread
 from amgc.report.run_tables import evenly
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.report.style import number
-from amgc.runs import RunRecord
-from amgc.runs.observed import Gaussian, Matrix, Plane, Point
+from amgc.runs.observed import Gaussian, Matrix, Observed, Plane, Point
 from amgc.text import DASH
 
 MAX_PANELS = 6  # tasks that are shown
@@ -29,11 +28,7 @@ MEASURED = ("mean x, y", "deviation x, y", "stored mean", "stored deviation")
 @section("plane", "How features move", order=80)
 def plane(comparison: Comparison) -> Markup | None:
     shown: list[dict[str, Any]] = []
-    for method in comparison.begun:
-        found = find_planes(method)
-        if found is None:
-            continue
-        run, planes = found
+    for method, run, planes in comparison.recorded(recorded_planes):
         chosen = [planes[place] for place in evenly(len(planes), MAX_PANELS)]
         one, two = chosen[0][1].classes
         names = run.class_names[one], run.class_names[two]
@@ -55,13 +50,9 @@ def plane(comparison: Comparison) -> Markup | None:
     return render(TEMPLATE, shown=shown, open=first, missing=comparison.missing([item["method"] for item in shown]))
 
 
-def find_planes(method: MethodRuns) -> tuple[RunRecord, list[tuple[int, Plane]]] | None:
-    """Return the tasks (from 0) and planes of the first run that has recorded them."""
-    for run, observed in method.recorded:
-        planes = [(seen.task, seen.plane) for seen in observed if seen.plane is not None]
-        if planes:
-            return run, planes
-    return None
+def recorded_planes(observed: Sequence[Observed]) -> list[tuple[int, Plane]] | None:
+    """Return the tasks (from 0) and their planes."""
+    return [(after.task, after.plane) for after in observed if after.plane is not None] or None
 
 
 def plane_row(name: str, plane: Plane) -> list[str]:
