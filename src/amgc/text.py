@@ -43,13 +43,13 @@ def percent(value: float | None) -> str:
     return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0 turns -0.0 into 0.0
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, noun: str) -> str:
     """Format a count with its noun.
 
-    >>> plural(1, "image"), plural(2, "class", "classes"), plural(1200, "image")
-    ('1 image', '2 classes', '1,200 images')
+    >>> plural(1, "image"), plural(2, "known class"), plural(1200, "image")
+    ('1 image', '2 known classes', '1,200 images')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {noun if count == 1 else noun + ('es' if noun.endswith('s') else 's')}"
 
 
 def printable(text: str) -> str:

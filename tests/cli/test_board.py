@@ -21,23 +21,24 @@ def a_work(method: str, state: Any = "waiting", *, seed: int = 1, la: float = 0.
         method=method,
         seed=seed,
         column=("digits", "5"),
-        gives=True,
+        can_share_start=True,
         begun=False,
         first_task=Path("nowhere"),
         folder=Path(method),
     )
     metrics = SimpleNamespace(last_accuracy=la, average_incremental_accuracy=la + 0.1)
-    run: Any = SimpleNamespace(metrics=metrics, done=done, sizes=(2,) * 5) if state in ("going", "done") else None
+    run: Any = SimpleNamespace(metrics=metrics, done=done, sizes=(2,) * 5) if state in ("running", "done") else None
     return Work(cell, "key", state, run, **more)
 
 
 def test_a_cell_shows_the_progress_of_its_seeds():
-    assert cell_text([a_work("amgc")]) == ["waiting"]
-    assert cell_text([a_work("amgc", "going", done=3)]) == ["3/5 tasks"]
-    assert cell_text([a_work("amgc", "failed")]) == ["failed"]
+    assert cell_text([a_work("amgc")]) == ["–", "–"]
+    assert cell_text([a_work("amgc", "running", done=3)]) == ["3/5 tasks", "–"]
+    assert cell_text([a_work("amgc", "failed")]) == ["failed", "–"]
     two = [a_work("amgc", "done", la=0.4), a_work("amgc", "done", la=0.6)]
-    assert cell_text(two) == ["50.0 ± 14.1"]
-    assert cell_text([*two, a_work("amgc", "going"), a_work("amgc", "failed")]) == ["50.0 ± 14.1 (2/4) 0/5 tasks 1 failed"]
+    assert cell_text(two) == ["50.0 ± 14.1", "60.0 ± 14.1"]
+    more = [*two, a_work("amgc", "running"), a_work("amgc", "failed")]
+    assert cell_text(more) == ["50.0 ± 14.1 (2/4) 0/5 tasks 1 failed", "60.0 ± 14.1"]
 
 
 def test_time_left_goes_by_the_same_method_or_the_mean_of_the_others():
@@ -46,19 +47,19 @@ def test_time_left_goes_by_the_same_method_or_the_mean_of_the_others():
     works += [a_work("a"), a_work("c")]  # 10 and the mean, 20
     assert time_left(works, 1, now=100.0) == 30.0
     assert time_left(works, 9, now=100.0) == 20.0  # no sooner than the longest
-    works.append(a_work("b", "going", submitted=75.0))  # 5 of 30 are left
+    works.append(a_work("b", "running", submitted=75.0))  # 5 of 30 are left
     assert time_left(works, 1, now=100.0) == 35.0
     assert time_left([a_work("a")], 1, now=0.0) is None
 
 
 def test_a_terminal_has_a_table_that_changes_and_leaves_nothing_behind():
     stream = io.StringIO()
-    works = [a_work("amgc", "done", la=0.875, seconds=4.0), a_work("lda", "going", done=2), a_work("ncm")]
+    works = [a_work("amgc", "done", la=0.875, seconds=4.0), a_work("lda", "running", done=2), a_work("ncm")]
     with Board(Console(file=stream, force_terminal=True, width=100), works, 1) as board:
         board.show()
         shown = stream.getvalue()
-        assert "digits, T = 5" in shown and "87.5" in shown and "2/5 tasks" in shown and "waiting" in shown
-        assert "1 of 3 runs done, 1 going, about " in shown
+        assert "digits, T = 5" in shown and "87.5" in shown and "2/5 tasks" in shown
+        assert "1 of 3 runs done, 1 running, about " in shown
     assert stream.getvalue().count("\x1b[2K") >= 6  # every line is erased
 
 
@@ -87,10 +88,10 @@ def test_the_results_have_means_and_definitions():
 
 def test_jobs_wait_for_the_run_that_trains_task_1():
     giver, taker, joint = (a_work(name) for name in ("ncm", "amgc", "joint"))
-    joint.cell.gives = False  # type: ignore[misc]
+    joint.cell.can_share_start = False  # type: ignore[misc]
     works = [joint, giver, taker]
     assert [must_wait(one, works) for one in works] == [True, False, False]
-    giver.state = "going"
+    giver.state = "running"
     assert [must_wait(one, works) for one in (joint, taker)] == [True, True]
     giver.state = "failed"
     assert [must_wait(one, works) for one in (joint, taker)] == [True, False]
@@ -114,7 +115,7 @@ class Endless:
 def test_ctrl_c_stops_every_job_once_and_a_second_kills_them():
     watch = Quiet()
     jobs = [Endless(polite=True), Endless(polite=False)]
-    works = [a_work("a", "going", job=jobs[0]), a_work("b", "going", job=jobs[1]), a_work("c")]
+    works = [a_work("a", "running", job=jobs[0]), a_work("b", "running", job=jobs[1]), a_work("c")]
     for one in works:
         one.cell.record = lambda: None  # type: ignore[method-assign]
     shown = []
@@ -129,7 +130,7 @@ def test_ctrl_c_stops_every_job_once_and_a_second_kills_them():
     with pytest.raises(KeyboardInterrupt):
         carry_out(works, nowhere, {}, watch, show)
     assert (jobs[0].asked, jobs[0].killed) == (1, 0) and (jobs[1].asked, jobs[1].killed) == (1, 1)
-    assert shown[-1] == ["waiting", "going", "waiting"]  # c was not started
+    assert shown[-1] == ["waiting", "running", "waiting"]  # c was not started
 
 
 def test_jobs_do_not_use_more_threads_than_the_user_allows(monkeypatch):

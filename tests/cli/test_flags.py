@@ -142,7 +142,7 @@ def test_a_preset_names_what_exists(name):
     ("text", "said"),
     [
         ("taks = 5", "there is no setting 'taks'; did you mean 'tasks'?"),
-        ("[hypr]\nx = 1", "did you mean [hyper]?"),
+        ("[hypr]\nx = 1", "did you mean 'hyper'?"),
         ("[hyper.first]\nepoch = 5", "there is no setting 'first.epoch'; did you mean 'epochs'?"),
         ('[hyper.first]\nepochs = "x"', "first.epochs must be int, not 'x'."),
         ("[only.amcg]\nmargin = 1", "did you mean 'amgc'?"),

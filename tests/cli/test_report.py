@@ -22,7 +22,18 @@ def test_a_report_of_real_runs_has_every_section(runs, capsys):
     assert main(["report", str(runs), "-o", "page.html"]) == 0
     assert capsys.readouterr().out.startswith("Report: page.html (")
     page = Path("page.html").read_text()
-    for kind in ("results", "accuracy", "matrix", "forgetting", "balance", "confusion", "margins", "plane", "spent", "runs"):
+    for kind in (
+        "results",
+        "accuracy",
+        "matrix",
+        "forgetting",
+        "balance",
+        "confusion",
+        "margins",
+        "plane",
+        "resources",
+        "runs",
+    ):
         assert f'class="{kind}"' in page, kind
     assert main(["report", str(runs)]) == 0 and Path("report.html").exists()
 

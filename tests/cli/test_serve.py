@@ -7,6 +7,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from serving import png, server, taught
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
-from amgc.cli import serve as command
 from amgc.cli.main import main
 from amgc.model import Model
 
@@ -120,7 +120,9 @@ def test_a_model_that_cannot_be_served_is_reported_in_one_line(tmp_path, capsys,
 
 
 def test_a_missing_extra_says_how_to_install_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "NEEDED", ("fastapi", "no_such_package"))
+    monkeypatch.delitem(sys.modules, "amgc.serve.server", raising=False)
+    monkeypatch.delattr("amgc.serve.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(tmp_path / "model")]) == 1
-    assert "pip install 'amgc[serve]'" in capsys.readouterr().err
+    assert "amgc serve needs uvicorn, which is not installed: pip install 'amgc[serve]'" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()

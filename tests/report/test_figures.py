@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from report.markup import Node, parse
 
-from amgc.report.charts import Heat, Line, cell_geometry, heat_map, line_chart
+from amgc.report.charts import Heat, Line, heat_map, line_chart
 from amgc.report.groups import Spread
+from amgc.report.html import render
 from amgc.report.sections.plane import draw_planes, ellipse
-from amgc.report.svg import marker, swatch
+from amgc.report.style import marker
 from amgc.runs.observed import Gaussian, Plane
 
 LINES = [
@@ -55,7 +56,8 @@ def test_a_heat_map_has_a_value_where_its_row_and_column_meet() -> None:
 def test_many_cells_are_drawn_as_few_paths_that_cover_each_once() -> None:
     values = np.random.RandomState(0).randint(0, 4, (40, 40)) / 3
     cells = {(i, j): float(values[i, j]) for i in range(40) for j in range(40)}
-    drawn = parse(heat_map("h", "title", "text.", Heat([str(i) for i in range(40)], cells, {}, "row", "column", [])))
+    heat = Heat([str(i) for i in range(40)], cells, {}, "row", "column", [])
+    drawn = parse(heat_map("h", "title", "text.", heat))
     found = np.zeros((40, 40))
     for path in drawn.all("path", class_="cell"):
         strength = float(path.attributes["fill-opacity"])
@@ -63,7 +65,7 @@ def test_many_cells_are_drawn_as_few_paths_that_cover_each_once() -> None:
             found[int(y), int(x) : int(x) + int(length)] += strength
     wanted = np.select([values == 0, values < 0.5, values < 1], [0, 0.04 + 0.96 * 0.3, 0.04 + 0.96 * 0.7], 1.0)
     np.testing.assert_allclose(found, wanted, atol=0.006)
-    assert cell_geometry([str(i) for i in range(40)])[2] == 12
+    assert heat.cell == 12
 
 
 def test_an_ellipse_has_the_axes_of_the_covariance() -> None:
@@ -107,9 +109,9 @@ def test_a_single_far_point_does_not_squeeze_the_others() -> None:
 
 
 def test_every_method_of_the_first_fifty_six_looks_different() -> None:
-    looks = {str(swatch(place)) for place in range(56)}
+    looks = {render("{{ charts.swatch(place) }}", place=place) for place in range(56)}
     assert len(looks) == 56
-    shapes: set[str] = {str(marker(place, 0, 0)) for place in range(8)}
+    shapes: set[str] = {marker(place, 0, 0, 4.5) for place in range(8)}
     assert len(shapes) == 8
 
 

@@ -79,7 +79,7 @@ def test_the_page_is_silent_alone_complete_and_readable(page: Path, browser: Bro
     assert browser.evaluate("document.documentElement.scrollWidth") == width
     assert browser.evaluate(SPILT) == []
     assert browser.evaluate(UNSEEN) == []
-    assert browser.evaluate("document.querySelectorAll('svg[role=img]').length") == 2 + 2 + 2 + 2 + 2 + 10
+    assert browser.evaluate("document.querySelectorAll('svg[role=img]').length") == 2 + 2 + 2 + 2 + 1 + 10
     shown = browser.evaluate(
         "[...document.querySelectorAll('.accuracy svg[role=img]')].filter(f => f.checkVisibility()).length"
     )
@@ -105,8 +105,8 @@ def test_figures_tables_and_scrolling_boxes_have_names(page: Path, browser: Brow
     nodes = [node for node in browser.call("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
     named = {role: [n["name"]["value"] for n in nodes if n["role"]["value"] == role] for role in ("image", "table", "region")}
     assert all(name.strip() for names in named.values() for name in names)
-    assert "Confusion of amgc" in named["image"] and "Margins of amgc" in named["image"]
-    assert len(named["image"]) == 19  # all but the wide or the narrow one of the accuracy
+    assert "Confusion of amgc" in named["image"] and "Pairwise margins of amgc" in named["image"]
+    assert len(named["image"]) == 18  # all but the wide or the narrow one of the accuracy
     assert "Accuracies in percent after the last task" in named["table"]
     roles = {node["role"]["value"] for node in nodes}
     assert {"banner", "navigation", "main", "contentinfo"} <= roles
@@ -131,7 +131,7 @@ def test_the_keyboard_reaches_what_opens_and_what_scrolls(page: Path, browser: B
 def test_without_javascript_all_is_there(page: Path, browser: Browser) -> None:
     browser.open(page, 1400, javascript=False)
     document = browser.call("DOM.getDocument", depth=0)["root"]["nodeId"]
-    for query, count in (("svg[role=img]", 20), (".scroll[tabindex='0']", None), ("details.method", 5)):
+    for query, count in (("svg[role=img]", 19), (".scroll[tabindex='0']", None), ("details.method", 5)):
         found = browser.call("DOM.querySelectorAll", nodeId=document, selector=query)["nodeIds"]
         assert len(found) == count if count else found
     assert browser.complaints == []
@@ -163,6 +163,6 @@ def test_pointing_at_a_cell_of_a_large_matrix_names_it(write_run: WriteRun, tmp_
     x, y = browser.evaluate(at)  # the middle of row 40, column 41
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     said = browser.evaluate("document.querySelector('.readout').textContent")
-    assert said == "class 40 taken for class 41: 30 of 100"
+    assert said == "class 40 predicted as class 41: 30 of 100"
     assert browser.evaluate(UNSEEN) == []
     assert browser.complaints == []

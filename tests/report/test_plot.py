@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from amgc.report import load_run, plot_accuracy
-from amgc.report.plot import spread_labels
+from amgc.report.style import spread_labels
 
 WriteRun = Callable[..., Path]
 

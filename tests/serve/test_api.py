@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from amgc.model import Model, ModelError
 from amgc.model.pictures import Picture
 from amgc.serve.app import create_app
-from amgc.serve.settings import Limits, Settings
+from amgc.serve.guard import Limits, Settings
 from amgc.serve.update_queue import UpdateQueue
 
 

@@ -18,9 +18,8 @@ from starlette.formparsers import MultiPartParser
 from starlette.responses import Response
 
 from amgc.serve.app import create_app
-from amgc.serve.guard import Guard
+from amgc.serve.guard import Guard, Limits, Settings
 from amgc.serve.server import serve
-from amgc.serve.settings import Limits, Settings
 
 TOKEN = "correct horse battery"
 ASKED = ["/api/classes", "/api/predict", "/api/learn", "/api/forget"]
@@ -192,7 +191,7 @@ def test_a_body_without_a_length_is_counted_while_it_comes(model, path, kind):
 
 
 def test_bodies_together_have_a_limit_too_and_room_is_given_back(model):
-    app = create_app(model, Settings(limits=Limits(upload_mb=3, together_mb=2)))
+    app = create_app(model, Settings(limits=Limits(upload_mb=3, total_upload_mb=2)))
     asking = TestClient(app, base_url=BASE)
     large = parts(encoded(np.random.default_rng(0).integers(0, 256, (900, 900, 3), dtype=np.uint8)))
     refused = asking.post("/api/predict", files=large)
@@ -203,7 +202,7 @@ def test_bodies_together_have_a_limit_too_and_room_is_given_back(model):
 
 
 def test_bodies_that_never_come_take_no_room_and_are_given_up(model):
-    app = create_app(model, Settings(limits=Limits(upload_mb=3, together_mb=4, silence=1)))
+    app = create_app(model, Settings(limits=Limits(upload_mb=3, total_upload_mb=4, timeout=1)))
     begun = {"type": "http.request", "body": b"--x", "more_body": True}
 
     async def crowd() -> tuple[list[int], int]:
@@ -226,7 +225,7 @@ def test_a_client_that_waits_for_its_answer_may_be_silent():
         await Response(status_code=200)(scope, receive, send)
 
     complete = {"type": "http.request", "body": b"x", "more_body": False}
-    assert asyncio.run(raw(Guard(waits, Settings(limits=Limits(silence=1))), "/api/predict", 1, complete)) == 200
+    assert asyncio.run(raw(Guard(waits, Settings(limits=Limits(timeout=1))), "/api/predict", 1, complete)) == 200
 
 
 @pytest.mark.parametrize("path", ["/api/predict", "/api/learn", "/api/forget"])

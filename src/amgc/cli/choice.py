@@ -17,10 +17,10 @@ from amgc.methods import registry as methods
 from amgc.options import alternatives
 from amgc.registry import absolute_name, is_file, split_name
 
-# Without a preset: a small network for small digits, and else the networks of the paper.
-USUAL_FEATURES = {"digits": "convnet"}
-USUAL_STEMS = {"tiny-imagenet": "imagenet", "imagenet-subset": "imagenet", "folder": "imagenet"}
-USUAL_TASKS = 10
+# Defaults without a preset: a small network for digits, otherwise those of the paper.
+DEFAULT_FEATURES = {"digits": "convnet"}
+DEFAULT_STEMS = {"tiny-imagenet": "imagenet", "imagenet-subset": "imagenet", "folder": "imagenet"}
+DEFAULT_TASKS = 10
 
 
 E = TypeVar("E", bound=registry.Entry[Any])
@@ -81,10 +81,10 @@ def choose(arguments: Sequence[str]) -> Choice:
     if positional is None and len(names) > 1 and names[-1] in presets.names():
         raise UsageError(f"{names[-1]!r} is a preset: name it first, amgc run {names[-1]} --method {' '.join(names[:-1])}")
     chosen = {absolute_name(name): methods.find(name) for name in names or preset.methods}
-    unlike = {entry.name for entry in chosen.values()}
-    if len(unlike) < len(names):
+    distinct = {entry.name for entry in chosen.values()}
+    if len(distinct) < len(names):
         raise UsageError(f"each method can be named once; not {' '.join(names)}.")
-    name = preset.name if preset.path else f"{short_name(data.name)}-{'-'.join(sorted(unlike))[:60]}"
+    name = preset.name if preset.path else f"{short_name(data.name)}-{'-'.join(sorted(distinct))[:60]}"
     choice = Choice(preset, chosen, data, features, name)
     if choice.root is not None and not choice.has_root:
         raise UsageError(f"{preset.path}: {data.name} has no option 'root'.")
@@ -102,8 +102,8 @@ def _chosen(find: Callable[[str], E], name: str, preset: Preset, theirs: str, op
 
 def _without_preset(data: str) -> Preset:
     kind = split_name(data)[0]
-    stem = {"stem": USUAL_STEMS[kind]} if kind in USUAL_STEMS else {}
-    return Preset(data=data, features=USUAL_FEATURES.get(kind, "resnet18"), features_options=stem, tasks=USUAL_TASKS)
+    stem = {"stem": DEFAULT_STEMS[kind]} if kind in DEFAULT_STEMS else {}
+    return Preset(data=data, features=DEFAULT_FEATURES.get(kind, "resnet18"), features_options=stem, tasks=DEFAULT_TASKS)
 
 
 def _values(arguments: Sequence[str], flag: str) -> list[str]:

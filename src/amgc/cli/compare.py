@@ -64,7 +64,7 @@ class Compare:
     dry_run: Annotated[bool, flag("list the runs and estimate the time of missing ones; writes nothing")] = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def compare(arguments: Sequence[str]) -> int:
     check_text(arguments)
     own, run_flags = split_flags(arguments)
     given = tyro.cli(Compare, args=own, prog="amgc compare", description=DESCRIPTION)
@@ -247,17 +247,16 @@ def carry_out(
     """Run what is missing and print the results of all runs on `screen`, by default the terminal."""
     from amgc.cli.jobs import schedule
     from amgc.cli.jobs.board import Board, results
-    from amgc.cli.jobs.grid import Grid
+    from amgc.cli.jobs.grid import add_command
     from amgc.cli.progress import Quiet, console, stoppable
     from amgc.runs.folder import RunFolder
 
     screen, watch = screen or console(), Quiet()
     folder.mkdir(parents=True, exist_ok=True)
     with RunFolder(folder).locked():
-        grid = Grid(folder, [one.cell for one in works], command)
+        add_command(folder, command)
         if any(one.state != "done" for one in works):
             executor, threads = make_executor(given, folder)
-            grid.write({})
             board = Board(screen, works, executor.slots)
             screen.print(board.progress(), highlight=False)
             try:
@@ -265,8 +264,7 @@ def carry_out(
                     schedule.carry_out(works, executor, schedule.job_environment(command, threads), watch, board.show)
             finally:
                 executor.close()
-        failed = [one for one in works if one.state == "failed"]
-        grid.write({one.cell: one.reason for one in failed})
+    failed = [one for one in works if one.state == "failed"]
     screen.print()
     screen.print(results(works))
     screen.print(f"\nRuns: {folder}\nShow the table again: amgc show {folder}", highlight=False, markup=False, soft_wrap=True)

@@ -18,8 +18,8 @@ from amgc.text import byte_size
 FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
 PARENT = os.getppid()
 # By name, because the modules that define them may import torch.
-DAMAGED = {"FileFormatError", "RunError", "CorruptImageError"}
-WORKING = {"TrainingError", "OutOfMemoryError", "ModelBusyError"}
+DAMAGED_FILES = {"FileFormatError", "RunError", "CorruptImageError"}
+FAILURES = {"TrainingError", "OutOfMemoryError", "ModelBusyError"}
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -83,7 +83,7 @@ def _failed_first() -> bool:
 def exit_code(error: Exception) -> int | None:
     """Return 1 or 2 for an error that is reported as a message, None for a bug."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & (DAMAGED | WORKING) or isinstance(error, ImportError | MemoryError):
+    if kinds & (DAMAGED_FILES | FAILURES) or isinstance(error, ImportError | MemoryError):
         return FAILED
     if isinstance(error, FileNotFoundError | NotADirectoryError | FileExistsError | ValueError):
         return WRONG_INPUT

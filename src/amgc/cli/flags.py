@@ -18,12 +18,12 @@ from amgc.options import changed, merged
 SPLIT = ("tasks", "first_classes", "increment", "sizes")
 PHASES = {"first": "How task 1 is trained.", "later": "How each later task is trained."}
 ABOUT = """Train methods on a stream of tasks. PRESET is a preset's name, a .toml file, or a data set (cifar100, folder:PATH,
-npz:PATH, my_data.py); it comes before the flags. `amgc list presets`, `methods`, `data` and `features` show what there is."""
+npz:PATH, my_data.py); it comes before the flags. `amgc list presets`, `methods`, `data` and `features` list the choices."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """What `amgc run` was asked for."""
+    """The parsed arguments of `amgc run`."""
 
     choice: Choice
     configs: dict[str, Config]  # by the method's name
@@ -98,23 +98,23 @@ def top_flags(choice: Choice) -> list[Flag]:
         Flag("method", tuple[str, ...], tuple(choice.methods), "methods to run, by name or as a .py file", "NAME [NAME …]"),
         Flag("data", str, choice.data.name, "data set, by name or as a .py file"),
         Flag("features", str, choice.features.name, "feature extractor, by name or as a .py file"),
-        Flag("tasks", int | None, preset.tasks, "number of tasks, all with equally many classes", "INT"),
+        Flag("tasks", int | None, preset.tasks, "number of tasks, all with the same number of classes", "INT"),
         Flag("first_classes", int | None, preset.first_classes, "classes in task 1, with --increment", "INT"),
         Flag("increment", int | None, preset.increment, "classes in each later task", "INT"),
         Flag("sizes", tuple[int, ...] | None, preset.sizes or None, "classes in each task", "INT [INT …]"),
         Flag("classes", tuple[str, ...] | None, preset.classes or None, "classes by name, in order", "NAME [NAME …]"),
-        Flag("natural_order", bool, preset.natural_order, "classes in the data's own order, not in a random one"),
-        Flag("seed", int, preset.seed, "decides class order, initial weights, shuffling and augmentation"),
+        Flag("natural_order", bool, preset.natural_order, "keep the class order of the data set instead of shuffling it"),
+        Flag("seed", int, preset.seed, "random seed of class order, initial weights, shuffling and augmentation"),
         Flag(
             "out", str | None, None, "the run's folder", "FOLDER", f"(default: runs/{choice.name}, or the next free -2, -3 …)"
         ),
-        Flag("dry_run", bool, False, "measure what the run costs, and write nothing"),
-        Flag("quiet", bool, False, "show the result only"),
+        Flag("dry_run", bool, False, "estimate time and memory; write nothing"),
+        Flag("quiet", bool, False, "print only the result"),
     ]
 
 
 def data_flags(choice: Choice) -> list[Flag]:
-    """Return the options of the data set, and `--data.root` if it reads files from a place that has a default."""
+    """Return the options of the data set, and `--data.root` if its folder has a default."""
     flags = option_flags(choice.data.options, _from_preset(choice, choice.data))
     where = Flag(
         "root", str | None, choice.root, "folder with the data", "FOLDER", "(default: $AMGC_DATA, else the folder data)"
@@ -142,22 +142,20 @@ def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = ""
 
 
 def phase_flags(choice: Choice, hypers: dict[str, Hyper], phase: str) -> list[Flag]:
-    """`--first.*` or `--later.*`, for all methods; where these differ, a flag is unset unless it is given."""
+    """Return the flags `--first.*` or `--later.*` for all methods. Where the methods' defaults differ, a flag has none."""
     each = {name: hyper_flags(choice, name, getattr(hyper, phase), phase) for name, hyper in hypers.items()}
-    rows = []
+    flags = []
     for alike in zip(*each.values(), strict=True):
-        row = alike[0]
-        if any(other.default != row.default for other in alike):
-            defaults = ", ".join(
-                f"{choice.methods[name].name} {other.default}" for name, other in zip(each, alike, strict=True)
-            )
-            row = unset(row, f"(default: {defaults})")
-        rows.append(row)
-    return rows
+        flag = alike[0]
+        if any(other.default != flag.default for other in alike):
+            defaults = [f"{choice.methods[name].name} {other.default}" for name, other in zip(each, alike, strict=True)]
+            flag = unset(flag, f"(default: {', '.join(defaults)})")
+        flags.append(flag)
+    return flags
 
 
 def split(given: Any, arguments: Sequence[str]) -> dict[str, Any]:
-    """How classes are split into tasks. A flag takes the place of all that the preset says about it."""
+    """Return how classes are split into tasks. Any flag of the split replaces the whole split of the preset."""
     named = {argument.partition("=")[0].lstrip("-").replace("-", "_") for argument in arguments}
     chosen = [name for name in SPLIT if name in named]
     return {name: getattr(given, name) if name in chosen or not chosen else None for name in SPLIT}

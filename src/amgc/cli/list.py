@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-import tyro
 from tyro.conf import Positional, arg
 
 from amgc.registry import Entry
 
 
-@dataclass(frozen=True)
-class List:
+def list_names(
+    what: Annotated[Positional[Literal["methods", "data", "features", "presets"]], arg(help="which kind")],
+    verbose: Annotated[bool, arg(aliases=["-v"], help="also hyper-parameters, options, or the cost of a preset")] = False,
+) -> None:
     """List what is available, by name."""
-
-    what: Annotated[Positional[Literal["methods", "data", "features", "presets"]], arg(help="which kind")]
-    verbose: Annotated[bool, arg(aliases=["-v"], help="also hyper-parameters, options, or the cost of a preset")] = False
-
-
-def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(List, args=list(arguments), prog="amgc list")
-
     from rich.table import Table
     from rich.text import Text
 
@@ -30,12 +23,11 @@ def main(arguments: Sequence[str]) -> int:
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    for name, summary, details in _entries(given.what):
+    for name, summary, details in _entries(what):
         table.add_row(Text(name, style="bold"), Text(summary))
-        for line in details if given.verbose else ():
+        for line in details if verbose else ():
             table.add_row("", Text(line, style="dim"))
     console().print(table)
-    return 0
 
 
 def _entries(what: str) -> list[tuple[str, str, list[str]]]:

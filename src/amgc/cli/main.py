@@ -1,4 +1,8 @@
-"""`amgc COMMAND …`. Each command is a module with `main(arguments) -> exit code`, which is imported when it is called."""
+"""`amgc COMMAND …`. The module of a command is imported when the command is called.
+
+A command is a function whose parameters tyro turns into flags. `run`, `resume` and `compare` read their arguments themselves,
+because their flags depend on the chosen methods and data.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,25 @@ from collections.abc import Sequence
 import amgc
 from amgc.cli.errors import WRONG_INPUT, reported
 
-COMMANDS = {
-    "run": "train methods on a sequence of tasks and print accuracies; without arguments: handwritten digits",
-    "resume": "continue a run that was stopped or that crashed",
-    "compare": "compare methods: a grid of runs on this machine, Ray or Slurm; finished runs are reused",
-    "show": "print the accuracies of runs, finished or not",
-    "table": "the paper's Table 1, 2 or 3 with your runs in it, as text, Markdown, LaTeX or CSV",
-    "report": "write runs as one HTML page with tables, figures and all settings; needs no network",
-    "learn": "own images: learn classes from folders of images; the first call creates the model",
-    "predict": "own images: predict the classes of images",
-    "forget": "own images: make a model forget a class",
-    "merge": "own images: merge models that learned at different places into one",
-    "info": "own images: classes, stored statistics and what is never stored",
-    "evaluate": "own images: accuracy, confusion and calibration of a model",
-    "export": "own images: export a model as one ONNX file, for programs without amgc",
-    "model": "own images: create a model from a finished run",
-    "serve": "own images: serve a web page to teach a model, and an HTTP API",
-    "list": "methods, data sets, feature extractors and presets, by name",
+COMMANDS = {  # module.function, and the text of `amgc --help`
+    "run": ("run.run", "train methods on a sequence of tasks and print accuracies; without arguments: handwritten digits"),
+    "resume": ("run.resume", "continue a run that was stopped or that crashed"),
+    "compare": ("compare.compare", "compare methods: a grid of runs on this machine, Ray or Slurm; finished runs are reused"),
+    "show": ("results.show", "print the accuracies of runs, finished or not"),
+    "table": ("results.table", "the paper's Table 1, 2 or 3 with your runs in it, as text, Markdown, LaTeX or CSV"),
+    "report": ("results.report", "write runs as one HTML page with tables, figures and all settings; needs no network"),
+    "learn": ("own_images.learn", "own images: learn classes from folders of images; the first call creates the model"),
+    "predict": ("predict.predict", "own images: predict the classes of images"),
+    "forget": ("own_images.forget", "own images: make a model forget a class"),
+    "merge": ("own_images.merge", "own images: merge models that learned at different places into one"),
+    "info": ("own_images.info", "own images: classes, stored statistics and what is never stored"),
+    "evaluate": ("predict.evaluate", "own images: accuracy, confusion and calibration of a model"),
+    "export": ("own_images.export", "own images: export a model as one ONNX file, for programs without amgc"),
+    "model": ("own_images.model_of_run", "own images: create a model from a finished run"),
+    "serve": ("serve.serve", "own images: serve a web page to teach a model, and an HTTP API"),
+    "list": ("list.list_names", "methods, data sets, feature extractors and presets, by name"),
 }
+READ_ARGUMENTS = ("run", "resume", "compare")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,13 +54,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"amgc: error: there is no command {name!r}; {hint}", file=sys.stderr)
         return WRONG_INPUT
     with reported() as outcome:
-        outcome.code = importlib.import_module(f"amgc.cli.{name}").main(rest)
+        outcome.code = call(name, rest)
     return outcome.code
+
+
+def call(name: str, arguments: Sequence[str]) -> int:
+    """Import a command and call it with the arguments. Returns its exit code."""
+    module, function = COMMANDS[name][0].split(".")
+    command = getattr(importlib.import_module(f"amgc.cli.{module}"), function)
+    code: int | None
+    if name in READ_ARGUMENTS:
+        code = command(arguments)
+    else:
+        import tyro
+
+        code = tyro.cli(command, args=list(arguments), prog=f"amgc {name}")
+    return code or 0
 
 
 def overview() -> str:
     """Return the text of `amgc --help`."""
-    lines = [f"  {name:<8} {text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:<8} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: amgc COMMAND …",

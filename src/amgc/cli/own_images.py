@@ -1,25 +1,165 @@
-"""Shared parts of the commands for models of your own images."""
+"""Commands for models of your own images: `amgc learn`, `forget`, `merge`, `model`, `info` and `export`."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
+from amgc.cli.tyro_flags import several
+from amgc.runs.folder import RUN
+from amgc.text import byte_size, plural, printable
 
 if TYPE_CHECKING:
-    from amgc.model import Model
+    from amgc.model import Info, Learned, Model
 
 ModelFolder: TypeAlias = Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
 NewModelFolder: TypeAlias = Annotated[str, arg(aliases=["-o"], metavar="MODEL", help="folder of the new model")]
-ClassFolders: TypeAlias = Annotated[
-    Positional[tuple[str, ...]], arg(metavar="FOLDER [FOLDER …]", help="folders with one sub-folder per class")
-]
+ClassFolders: TypeAlias = Annotated[Positional[tuple[str, ...]], several("FOLDER", "folders with one sub-folder per class")]
+Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 SHOWN = 5  # names in a list
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def learn(
+    model: ModelFolder,
+    folders: ClassFolders,
+    features: Annotated[
+        str | None,
+        arg(
+            metavar="NAME|FILE",
+            help="for a new model: patches (the default), resnet18, timm:NAME, a file, or another model, for its extractor",
+        ),
+    ] = None,
+    size: Annotated[int | None, arg(metavar="INT", help="for a new model: side of the images in pixels")] = None,
+    filters: Annotated[
+        int | None, arg(metavar="INT", help="for new patches: number of filters; more are better and slower (default: 400)")
+    ] = None,
+    draw: Annotated[
+        Literal["gaussian", "patches"] | None,
+        arg(help="for new patches: random filters (default: gaussian), or fragments of the first images"),
+    ] = None,
+    weights: Annotated[str | None, arg(metavar="FILE", help="for a new network: file of its weights")] = None,
+    seed: Annotated[int | None, arg(metavar="INT", help="for a new model: random seed (default: 0)")] = None,
+    quiet: Annotated[bool, arg(help="print errors only")] = False,
+) -> None:
+    """Learn classes from images: each sub-folder of FOLDER is a class. The first call creates the model.
+
+    Images of a known class are added to it. No image is stored.
+    """
+    images, left_out = images_by_class(folders)
+
+    from amgc.cli.progress import bar, console
+    from amgc.model.model import normal
+
+    chosen = {"features": features, "size": size, "filters": filters, "draw": draw, "weights": weights, "seed": seed}
+    opened, created = open_or_create(model, chosen)
+    try:
+        with bar(console(), "learning", quiet) as progress:
+            learned = opened.learn_all(images, progress=progress, on_corrupt="skip")
+    except BaseException:
+        if created:  # so that the same command can be repeated
+            with suppress(Exception):  # report the first error
+                opened.remove_if_empty()
+        raise
+    if quiet:
+        return
+    lines = describe_learned(learned, left_out, len(opened.classes))
+    unusable = [label for label in images if normal(label) not in learned.added]
+    if unusable:
+        lines.append(f"Not learned, because none of their images could be used: {shortened(unusable)}")
+    if features in ("resnet18", "resnet32", "convnet") and weights is None:
+        lines.append(f"The weights of {features} are random; choose trained ones with --weights.")
+    show(*lines)
+
+
+def forget(model: ModelFolder, label: Annotated[Positional[str], arg(metavar="CLASS", help="name of the class")]) -> None:
+    """Make a model forget a class."""
+    from amgc.model import Model
+
+    opened = Model.open(model).forget(label)
+    text = f"Forgot {label!r}; the model has {plural(len(opened.classes), 'class')}."
+    if opened.info().covariance == "shared":
+        text += " Its contribution to the covariance shared by all classes cannot be separated and remains."
+    show(text)
+
+
+def merge(
+    models: Annotated[Positional[tuple[str, ...]], several("MODEL", "folders of at least two models")],
+    out: NewModelFolder,
+) -> None:
+    """Create a model with the classes of several, as if it had learned all of their images. They need the same extractor."""
+    if len(models) < 2:
+        raise UsageError("specify at least two models: amgc merge A B -o C")
+
+    from amgc.model import Model
+
+    merged = Model.merged([Model.open(path) for path in models], out)
+    show(f"{out}: {plural(len(merged.classes), 'class')} from {plural(sum(merged.classes.values()), 'image')}.")
+
+
+def model_of_run(
+    run: Annotated[Positional[str], arg(metavar="RUN", help="folder of a run")],
+    out: NewModelFolder,
+) -> None:
+    """Create a model from a finished run of `amgc run`: its network, its classifier and its class statistics."""
+    from amgc.engine.model_from_run import model_from_run
+
+    inside = sorted(path.parent.name for path in Path(run).glob(f"*/{RUN}"))
+    if inside and not (Path(run) / RUN).exists():
+        choices = ", ".join(f"{run}/{name}" for name in inside)
+        raise UsageError(f"{run!r} contains several runs; specify one of them: {choices}")
+    model = model_from_run(run, out)
+    more = "It can learn more classes." if model.info().changeable else "It has no class statistics, so it cannot learn."
+    show(f"{out}: {plural(len(model.classes), 'class')}. {more}")
+
+
+def info(model: ModelFolder, as_json: Json = False) -> None:
+    """Describe a model: classes, stored statistics, what is never stored, and files."""
+    from amgc.model import Model
+
+    found = Model.open(model).info()
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
+        return
+    show(*describe(found))
+    if found.classes:
+        header = ["class", "images", *(["margin"] if found.margins else [])]
+        rows = [[name, f"{count:,}" if found.changeable else "?"] for name, count in found.classes.items()]
+        for row in rows if found.margins else ():
+            row.append(f"{found.margins[row[0]]:.3g}")
+        show("")
+        show_table(header, rows)
+
+
+def export(
+    model: ModelFolder, onnx: Annotated[str, arg(metavar="FILE", help="file to write; an existing one is replaced")]
+) -> None:
+    """Export a model as one ONNX file. Input: RGB images of any size, uint8 (n, height, width, 3). Output: probabilities,
+    number and name of the class. Resizing and normalisation are part of the file.
+
+    The file is written only if its predictions agree with the model's: probabilities to 1e-5 for each unit of difference
+    between scores, because features are float32. Rejection (`predict --reject`) is not exported. Needs the extra `onnx`.
+    """
+    from amgc.model import Model
+
+    made = Model.open(model).export_onnx(onnx)
+    show(
+        f"{made.path}: {plural(len(made.classes), 'class')}, {byte_size(made.bytes)}. Probabilities in onnxruntime "
+        f"differ from the model's by at most {made.difference:.0e} on {made.pictures} images of noise."
+    )
+
+
+# ---- shared by the commands ------------------------------------------------------------------------------------------
 
 
 def open_or_create(path: str, options: dict[str, Any]) -> tuple[Model, bool]:
@@ -58,7 +198,7 @@ def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[
             raise UsageError(f"{names} in {str(root)!r} are not classes; specify one of them, such as {str(splits[0])!r}.")
         loose = [path for path in list_images(root) if path.parent == root]
         if loose:
-            left_out.append(f"{root} ({count_text(len(loose), 'image')} outside sub-folders)")
+            left_out.append(f"{root} ({plural(len(loose), 'image')} outside sub-folders)")
         for folder in inside:
             files = list_images(folder)
             if files:
@@ -70,12 +210,56 @@ def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[
     return found, left_out
 
 
-def show(text: str = "") -> None:
-    """Print a line, with control characters replaced."""
-    from amgc.cli.progress import console
-    from amgc.text import printable
+def describe_learned(learned: Learned, left_out: Sequence[str], known: int) -> list[str]:
+    """Describe what was learned and what was not."""
+    rate = learned.images / max(learned.seconds, 1e-9)
+    lines = [
+        f"Learned {plural(len(learned.added), 'class')} from {plural(learned.images, 'image')} in "
+        f"{learned.seconds:.1f} s ({rate:.0f} images/s); the model has {plural(known, 'class')}. No image was stored."
+    ]
+    if learned.again:
+        lines.append(f"Known before, images added: {shortened(learned.again)}")
+    few = [name for name, count in learned.added.items() if count <= 2 and name not in learned.again]
+    if few:
+        lines.append(f"Only one or two images, whose features follow from the stored statistics: {shortened(few)}")
+    if learned.animated:
+        animated = plural(len(learned.animated), "animated image")
+        lines.append(f"Only the first frame of {animated} was used: {shortened(learned.animated)}")
+    if learned.skipped:
+        lines.append(f"{plural(len(learned.skipped), 'image')} could not be used:")
+        lines += [f"  {path}: {reason}" for path, reason in learned.skipped[:SHOWN]]
+        if len(learned.skipped) > SHOWN:
+            lines.append(f"  and {len(learned.skipped) - SHOWN:,} more")
+    if left_out:
+        lines.append(f"Left out: {shortened(left_out)}")
+    return lines
 
-    console().print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+def describe(found: Info) -> list[str]:
+    """Describe everything in a model but its classes."""
+    features, side = found.features, found.image["size"]
+    dim = f"{features['dim']:,} features" if features["dim"] else "fitted when the model first learns"
+    return [
+        f"{found.path}: {plural(len(found.classes), 'class')} from {plural(found.images, 'image')}",
+        f"Features: {features['name']}, {dim}" + (f", images of {side} × {side} pixels" if side else ""),
+        *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
+        *([] if found.margins else ["Margins: 0 for every class"]),
+        f"Created {found.created}, changed {found.changed} (change {found.generation}), amgc {found.amgc}",
+        f"Files, {byte_size(sum(found.bytes.values()))}:",
+        *[f"  {name}: {byte_size(size)}" for name, size in found.bytes.items()],
+        "Stored:",
+        *[f"  {text}" for text in found.kept],
+        "Never stored:",
+        *[f"  {text}" for text in found.not_kept],
+    ]
+
+
+def show(*lines: str) -> None:
+    """Print lines, with control characters replaced."""
+    from amgc.cli.progress import console
+
+    for line in lines:
+        console().print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
@@ -84,17 +268,6 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Seque
     from amgc.report.table import grid
 
     console().print(grid(header, rows, left=left))
-
-
-def count_text(count: int, noun: str) -> str:
-    """Format a number of images or classes.
-
-    >>> count_text(1, "image"), count_text(2, "known class")
-    ('1 image', '2 known classes')
-    """
-    from amgc.text import plural
-
-    return plural(count, noun, f"{noun}es" if noun.endswith("s") else "")
 
 
 def shortened(names: Sequence[str]) -> str:

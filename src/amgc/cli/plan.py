@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from amgc.cli.errors import STOPPED
 from amgc.cli.progress import Quiet, Shown, stoppable
-from amgc.cli.show import show_summary
+from amgc.cli.results import show_summary
 from amgc.engine.config import Config, absolute_path, read_config
 from amgc.files import FileFormatError, write_json
 from amgc.methods.registry import find
@@ -32,28 +32,28 @@ VERSION = 1  # of plan.json
 
 @dataclass(frozen=True)
 class Plan:
-    """Configs by method name. The methods `takers` reuse the training of task 1 of the method `giver`."""
+    """Configs by method name. The methods in `reusing` start from the training of task 1 of the method `source`."""
 
     folder: Path
     configs: dict[str, Config]
     paper: dict[str, dict[str, float]] = field(default_factory=dict)
-    giver: str | None = None
-    takers: tuple[str, ...] = ()
+    source: str | None = None
+    reusing: tuple[str, ...] = ()
 
     def place(self, name: str) -> Path:
         """Return the run folder of a method."""
         return self.folder if len(self.configs) == 1 else self.folder / name
 
-    def started(self, name: str) -> Config:
+    def config_of(self, name: str) -> Config:
         """Return the config of a method, with the folder from which it reuses the training of task 1."""
         config = self.configs[name]
-        if name not in self.takers or self.giver is None:
+        if name not in self.reusing or self.source is None:
             return config
-        return replace(config, machine=replace(config.machine, start=absolute_path(self.place(self.giver))))
+        return replace(config, machine=replace(config.machine, start=absolute_path(self.place(self.source))))
 
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        content: dict[str, Any] = {"version": VERSION, "paper": self.paper, "giver": self.giver, "takers": self.takers}
+        content: dict[str, Any] = {"version": VERSION, "paper": self.paper, "giver": self.source, "takers": self.reusing}
         write_json(self.folder / PLAN, content | {"runs": {name: config.to_json() for name, config in self.configs.items()}})
 
     @classmethod
@@ -78,18 +78,18 @@ def shared(plan: Plan) -> Plan:
     from amgc.engine.from_config import first_task_key
 
     able = {name: config for name, config in plan.configs.items() if find(config.method).kind.common_start}
-    giver = next((name for name, config in able.items() if not find(config.method).kind.sees_old_data), None)
-    if giver is None:
+    source = next((name for name, config in able.items() if not find(config.method).kind.sees_old_data), None)
+    if source is None:
         return plan
     order = list(plan.configs)
-    takers = [
+    reusing = [
         name
         for name, config in able.items()
-        if order.index(name) > order.index(giver)
+        if order.index(name) > order.index(source)
         and config.machine.start is None
-        and first_task_key(config) == first_task_key(plan.configs[giver])
+        and first_task_key(config) == first_task_key(plan.configs[source])
     ]
-    return replace(plan, giver=giver if takers else None, takers=tuple(takers))
+    return replace(plan, source=source if reusing else None, reusing=tuple(reusing))
 
 
 def run_plan(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool = False) -> int:
@@ -104,21 +104,19 @@ def run_plan(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool
 
 def _run_all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
     dataset = survey_data(plan, shown) if dry_run else load_data(plan, shown, quiet)
-    if len(plan.configs) > 1:
-        if not quiet:
-            for name in plan.configs:
-                shown.begin_method(name)
-                run(plan.started(name), plan.place(name), shown, dataset, dry_run=True)
-            shown.sum_up(plan.giver, plan.takers)
-    elif dry_run:
-        shown.begin_method(*plan.configs)
-        run(plan.started(*plan.configs), plan.folder, shown, dataset, dry_run=True)
+    several = len(plan.configs) > 1
+    if dry_run or (several and not quiet):
+        for name in plan.configs:
+            shown.begin_method(name)
+            run(plan.config_of(name), plan.place(name), shown, dataset, dry_run=True)
+        if several:
+            shown.sum_up(plan.source, plan.reusing)
     if dry_run:
         return False
     shown.before_start = plan.write if is_first_process() else None
     for name in plan.configs:
         shown.begin_method(name)
-        run(plan.started(name), plan.place(name), shown, dataset)
+        run(plan.config_of(name), plan.place(name), shown, dataset)
     return True
 
 
@@ -138,9 +136,9 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
         dataset = load_data(plan, shown, quiet)
         for name in unfinished:
             shown.begin_method(name)
-            config = plan.started(name)
+            config = plan.config_of(name)
             if name in begun:
-                moved = {"start": config.machine.start} if name in plan.takers else {}  # the folder may have moved
+                moved = {"start": config.machine.start} if name in plan.reusing else {}  # the folder may have moved
                 resume(plan.place(name), shown, dataset, **(moved | machine))
             else:
                 run(replace(config, machine=replace(config.machine, **machine)), plan.place(name), shown, dataset)

@@ -1,72 +1,66 @@
-"""`amgc predict MODEL IMAGE [IMAGE …]`."""
+"""Commands that ask a model of your own images: `amgc predict` and `amgc evaluate`."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.own_images import ModelFolder, show_table
+from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, show, show_table
+from amgc.cli.tyro_flags import several
+from amgc.text import DASH, percent, plural
 
 if TYPE_CHECKING:
-    from amgc.model import Model, Prediction
+    from amgc.model import Evaluation, Prediction
+
+WORST = 20  # classes and confusions to show
 
 
-@dataclass(frozen=True)
-class Predict:
-    """Predict the most likely classes of images, with their probabilities and how well each image fits its class."""
-
-    model: ModelFolder
-    images: Annotated[Positional[tuple[str, ...]], arg(metavar="IMAGE [IMAGE …]", help="images, or folders of images")]
-    top: Annotated[int, arg(help="number of classes to show for each image")] = 1
+def predict(
+    model: ModelFolder,
+    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, or folders of images")],
+    top: Annotated[int, arg(help="number of classes to show for each image")] = 1,
     reject: Annotated[
         float | None,
         arg(metavar="SHARE", help="answer `unknown` if less than this share of the class's own images fit worse, such as 0.01"),
-    ] = None
-    json: Annotated[bool, arg(help="print one JSON object per line")] = False
-    csv: Annotated[bool, arg(help="print comma-separated values")] = False
-
-
-def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(Predict, args=list(arguments), prog="amgc predict")
-    if not given.images:
+    ] = None,
+    as_json: Annotated[bool, arg(name="json", help="print one JSON object per line")] = False,
+    as_csv: Annotated[bool, arg(name="csv", help="print comma-separated values")] = False,
+) -> int:
+    """Predict the most likely classes of images, with their probabilities and how well each image fits its class."""
+    if not images:
         raise UsageError("specify at least one image: amgc predict MODEL IMAGE")
-    if given.json and given.csv:
+    if as_json and as_csv:
         raise UsageError("choose either --json or --csv.")
 
-    from amgc.model import Model
+    from amgc.model import Model, PictureError
 
-    model = Model.open(given.model)
-    errors: list[str] = []
-    predictions = readable(model, given, errors)
-    if given.json:
-        for one in predictions:
+    opened = Model.open(model)
+    errors: list[PictureError] = []
+
+    def readable() -> Iterator[Prediction]:
+        for one in opened.predict_each(images, top, reject):
+            if isinstance(one, PictureError):
+                errors.append(one)
+            else:
+                yield one
+
+    if as_json:
+        for one in readable():
             print(json.dumps(one.to_json(), ensure_ascii=False))
-    elif given.csv:
-        write_csv(predictions, min(given.top, len(model.classes)))
+    elif as_csv:
+        write_csv(readable(), min(top, len(opened.classes)))
     else:
-        write_table(predictions)
-    for text in errors:
-        say(f"error: {text}")
+        write_table(readable())
+    for error in errors:
+        say(f"error: {error}")
     return FAILED if errors else 0
-
-
-def readable(model: Model, given: Predict, errors: list[str]) -> Iterator[Prediction]:
-    """Yield the predictions of readable images; append the errors of the others to `errors`."""
-    from amgc.model import PictureError
-
-    for one in model.predict_each(given.images, given.top, given.reject):
-        if isinstance(one, PictureError):
-            errors.append(str(one))
-        else:
-            yield one
 
 
 def write_csv(predictions: Iterator[Prediction], top: int) -> None:
@@ -80,8 +74,6 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
 
 def write_table(predictions: Iterator[Prediction]) -> None:
     """Print a line for each image and class."""
-    from amgc.text import DASH, percent
-
     rows = []
     for one in predictions:
         fit = DASH if one.fit is None else f"{one.fit:.3f}"
@@ -90,3 +82,75 @@ def write_table(predictions: Iterator[Prediction]) -> None:
             shown = f"{one.answer} (nearest: {label})" if first and one.rejected else label
             rows.append([one.source if first else "", shown, percent(share), fit if first else ""])
     show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
+
+
+def evaluate(
+    model: ModelFolder,
+    folders: ClassFolders,
+    reject: Annotated[float | None, arg(metavar="SHARE", help="count what `predict --reject SHARE` would reject")] = None,
+    out: Annotated[Path | None, arg(metavar="FOLDER", help="write evaluation.json, confusion.csv and plots there")] = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class."""
+    images, _ = images_by_class(folders)
+
+    from amgc.cli.progress import bar, console
+    from amgc.model import Model
+
+    opened = Model.open(model)
+    files = [file for own in images.values() for file in own]
+    labels = [label for label, own in images.items() for _ in own]
+    with bar(console(), "evaluating", as_json) as progress:
+        found = opened.evaluate(files, labels, reject=reject, progress=progress)
+    text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
+    if as_json:
+        print(text)
+    else:
+        write_summary(found)
+    if out is not None:
+        write_files(found, text, out)
+        if not as_json:
+            show("", f"Written to {out}: evaluation.json, confusion.csv, confusion.png, reliability.png")
+
+
+def write_files(found: Evaluation, text: str, folder: Path) -> None:
+    """Write the evaluation as JSON, the confusion matrix and the plots."""
+    from amgc.files import atomic
+    from amgc.report.plot import plot_confusion, plot_reliability
+
+    confusion = found.confusion.tolist()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "evaluation.json").write_text(text, encoding="utf-8")
+    with atomic(folder / "confusion.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["true \\ predicted", *found.classes])
+        writer.writerows([name, *row] for name, row in zip(found.classes, confusion, strict=True))
+    plot_confusion(found.classes, confusion, folder / "confusion.png")
+    plot_reliability(found.reliability, found.calibration_error, folder / "reliability.png")
+
+
+def write_summary(found: Evaluation) -> None:
+    """Print accuracy, calibration, the worst classes and the most frequent confusions."""
+    images = plural(len(found.correct), "image")
+    show(f"Accuracy: {percent(found.accuracy)} % of {images} of {plural(len(found.by_class), 'known class')}")
+    sure = float(found.confidence.mean()) if len(found.confidence) else float("nan")
+    error = percent(found.calibration_error)
+    show(f"Calibration: mean confidence {percent(sure)} %; expected calibration error {error} %")
+    if found.unseen:
+        names = ", ".join(list(found.unseen)[:WORST])
+        show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), 'image')} ({names})")
+    if found.reject is not None:
+        known, others = found.rejected()
+        beside = f", and {percent(others)} % of those of unknown classes" if found.unseen else ""
+        show(f"Rejected (fit below {found.reject:g}): {percent(known)} % of the images of known classes{beside}")
+    if found.skipped:
+        first, reason = found.skipped[0]
+        show(f"Not usable: {plural(len(found.skipped), 'image')}; the first is {first}: {reason}")
+    worst = sorted(found.by_class.items(), key=lambda item: item[1][0] / item[1][1])[:WORST]
+    if worst:
+        show("")
+        rows = [[name, f"{right:,}/{count:,}", percent(right / count)] for name, (right, count) in worst]
+        show_table(["class" if len(found.by_class) <= WORST else "worst classes", "correct", "%"], rows)
+    if confused := found.confused(WORST // 2):
+        show("")
+        show_table(["class", "predicted", "times"], [[true, taken, str(n)] for true, taken, n in confused], left=(0, 1))

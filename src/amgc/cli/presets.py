@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from amgc.cli.errors import UsageError
 from amgc.engine.config import Machine
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import Entry, find
-from amgc.options import merged
+from amgc.options import alternatives, merged
 from amgc.report.paper import PRESETS as FOLDER
 from amgc.report.paper import toml
 
@@ -76,7 +75,7 @@ def named(name: str) -> Preset:
     if not path.is_file():
         if name.endswith(".toml"):
             raise UsageError(f"there is no preset file {name!r}.")
-        raise UsageError(f"there is no preset {name!r}{_close(name, names())} There are {', '.join(names())}.")
+        raise UsageError(f"there is no preset {name!r}; {alternatives(name, names())}")
     return read(path)
 
 
@@ -85,20 +84,15 @@ def read(path: Path) -> Preset:
     preset = Preset(name=path.stem, path=str(path))
     with preset.blamed():
         content = toml(path)
+        allowed = [name for name in Preset.__dataclass_fields__ if name not in ("name", "path")]
+        for name in content:
+            if name not in allowed:
+                raise ValueError(f"there is no setting {name!r}; {alternatives(name, allowed)}")
         tables = {name: content.pop(name) for name in TABLES if name in content}
-        for name in ("name", "path"):  # fields that a file cannot set
-            if name in content:
-                raise ValueError(f"there is no setting {name!r}.")
-        try:
-            preset = merged(preset, content)
-        except ValueError as error:  # suggest tables as well
-            wrong = next((key for key in content if key not in Preset.__dataclass_fields__), "")
-            close = difflib.get_close_matches(wrong, TABLES, n=1)
-            raise ValueError(f"there is no setting {wrong!r}; did you mean [{close[0]}]?" if close else str(error)) from None
         for name, table in tables.items():
             if not isinstance(table, dict):
                 raise ValueError(f"{name} must be a table, [{name}], not {table!r}.")
-        preset = replace(preset, **tables)
+        preset = replace(merged(preset, content), **tables)
         for name in (*preset.methods, *preset.only, *preset.paper):
             find(name)
         for name, figures in preset.paper.items():
@@ -111,8 +105,3 @@ def read(path: Path) -> Preset:
             merged(find(name).hyper, preset.only[name], f"only.{name}.")
     preset.chosen_machine()
     return preset
-
-
-def _close(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else "."

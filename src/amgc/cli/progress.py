@@ -58,7 +58,7 @@ class Quiet(Watch):
     def begin_method(self, name: str) -> None:
         """Announce the method of the next run."""
 
-    def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
+    def sum_up(self, source: str | None, reusing: Sequence[str]) -> None:
         """Print the total cost of all methods."""
 
     def tell(self, text: str) -> None:
@@ -100,10 +100,10 @@ class Shown(Quiet):
         super().begin_run(class_names, sizes, cost)
         self.run_began, self.first_task = time.monotonic(), None
 
-    def sum_up(self, giver: str | None, takers: Sequence[str]) -> None:
+    def sum_up(self, source: str | None, reusing: Sequence[str]) -> None:
         self.tell(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
-        if takers:
-            self.tell(f"Task 1 is trained once, by {giver}, and reused by {' and '.join(takers)}.")
+        if reusing:
+            self.tell(f"Task 1 is trained once, by {source}, and reused by {' and '.join(reusing)}.")
 
     def wants_progress(self) -> bool:
         now = time.monotonic()

@@ -1,22 +1,29 @@
-"""`amgc run [PRESET] [flags]`."""
+"""`amgc run [PRESET] [flags]` and `amgc resume RUN [flags of the machine]`."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
+
+import tyro
 
 from amgc.cli.errors import UsageError, check_text
 from amgc.cli.flags import SPLIT, Parsed, parse
 from amgc.cli.jobs import GRID
+from amgc.cli.tyro_flags import QUICK, UNSET, Flag, Group, make_struct, option_flags, unset
+from amgc.engine.config import Machine
 from amgc.runs.folder import FIRST_TASK, PLAN, RUN, is_first_process
 
 FOLDER = "AMGC_FOLDER"  # passes the chosen folder to the processes that the first one starts
+RESUME = "Continue a run from its last checkpoint, or all unfinished runs of a folder."
 
 
-def main(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     check_text(arguments)
     parsed = parse(arguments)
     check_start(parsed)
@@ -34,6 +41,30 @@ def main(arguments: Sequence[str]) -> int:
             with suppress(OSError):  # unless they are not empty
                 folder.rmdir()
                 folder.parent.rmdir()
+
+
+def resume(arguments: Sequence[str]) -> int:
+    flags = [
+        Flag("run", tyro.conf.Positional[str], tyro.MISSING, "folder of one or several runs", "RUN"),
+        Flag("quiet", bool, False, "print only the result"),
+    ]
+    machine = [unset(flag, "(default: as before)") for flag in option_flags(Machine())]
+    struct = make_struct("Resume", flags, {"machine": Group("", "", machine)})
+    given: Any = tyro.cli(struct, args=list(arguments), prog="amgc resume", description=RESUME, config=QUICK)
+    folder = Path(given.run)
+    if not folder.is_dir():
+        raise UsageError(f"There is no folder {given.run!r} to resume.")
+    if (folder / GRID).exists():
+        from amgc.cli.jobs.grid import read_commands
+
+        last = shlex.join(["amgc", *read_commands(folder)[-1]])
+        raise UsageError(f"{given.run!r} is a comparison; its command runs what is missing: {last}")
+
+    from amgc.cli.plan import Plan, resume_plan
+    from amgc.cli.progress import console
+
+    changed = {name: value for name, value in vars(given.machine).items() if value != UNSET}
+    return resume_plan(Plan.read(folder), console(), changed, quiet=given.quiet)
 
 
 def choose_folder(parsed: Parsed) -> Path:

@@ -40,6 +40,11 @@ class Group:
     flags: list[Flag]
 
 
+def several(name: str, text: str) -> Any:
+    """Declare a positional argument that takes one or more values."""
+    return arg(metavar=f"{name} [{name} …]", help=text, help_behavior_hint="(required)")
+
+
 def option_flags(values: Any, source: Source | None = None) -> list[Flag]:
     """Return a flag for each option of a dataclass, with its value as the default. Nested dataclasses are left out."""
     hints = type_hints(type(values))

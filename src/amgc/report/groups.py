@@ -1,21 +1,23 @@
-"""Group runs that differ only in their seeds, and compute mean and standard deviation over them."""
+"""Group runs: those that differ only in their seeds, with mean and standard deviation, and methods that can be compared."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, TypeVar
 
+from amgc.report.paper import plan_figures
 from amgc.runs import Metrics, RunError, RunRecord, find_runs, flat
-from amgc.runs.observed import Observed
+from amgc.runs.observed import Observed, load_observed
 from amgc.text import percent, plural
 
+T = TypeVar("T")
 # Settings that do not influence the result: where the run computed and where its data were stored.
 IRRELEVANT = ("machine.", "data_options.root")
 
@@ -38,9 +40,7 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
-        mean = math.fsum(known) / len(known)
-        squares = math.fsum((value - mean) ** 2 for value in known)
-        return cls(mean, math.sqrt(squares / (len(known) - 1)) if len(known) > 1 else None, len(known))
+        return cls(fmean(known), stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def describe_sizes(sizes: Sequence[int]) -> str:
     >>> describe_sizes((10, 10)), describe_sizes((50, 10, 10, 5)), describe_sizes((10,))
     ('20 classes in 2 tasks of 10', '75 classes in 4 tasks (50 + 2 × 10 + 5)', '10 classes in 1 task')
     """
-    start = f"{plural(sum(sizes), 'class', 'classes')} in {plural(len(sizes), 'task')}"
+    start = f"{plural(sum(sizes), 'class')} in {plural(len(sizes), 'task')}"
     if len(sizes) == 1:
         return start
     return f"{start} of {sizes[0]}" if len(set(sizes)) == 1 else f"{start} ({sum_of_sizes(sizes)})"
@@ -237,3 +237,78 @@ def _check(name: str, members: Sequence[RunRecord]) -> None:
 def _seed(run: RunRecord) -> tuple[int, str]:
     seed = run.config.get("seed")
     return (seed if isinstance(seed, int) else 0, run.created)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on the same data with the same tasks, the best first. `number` counts the comparisons of a page from 1."""
+
+    number: int
+    data: str
+    sizes: tuple[int, ...]
+    methods: tuple[MethodRuns, ...]
+
+    @property
+    def begun(self) -> tuple[MethodRuns, ...]:
+        """The methods with at least one finished task."""
+        return tuple(method for method in self.methods if method.done)
+
+    @property
+    def tasks(self) -> str:
+        """Description of the tasks: `20 classes in 2 tasks of 10`."""
+        return describe_sizes(self.sizes)
+
+    @property
+    def several_seeds(self) -> bool:
+        return any(len(method.runs) > 1 for method in self.methods)
+
+    def recorded(self, pick: Callable[[Sequence[Observed]], T | None]) -> list[tuple[MethodRuns, RunRecord, T]]:
+        """Return what `pick` finds in the records of each method, with the first run for which it is not None."""
+        found = []
+        for method in self.begun:
+            picked = ((method, run, pick(observed)) for run, observed in method.recorded)
+            found += [(method, run, value) for method, run, value in picked if value is not None][:1]
+        return found
+
+    def missing(self, shown: Sequence[MethodRuns]) -> list[str]:
+        """Return the names of the begun methods that are not among the shown ones."""
+        return [method.name for method in self.begun if not any(method is other for other in shown)]
+
+    def identity(self, kind: str, method: MethodRuns | None = None) -> str:
+        """Return an HTML id that is unique on the page."""
+        return f"{kind}-{self.number}" + ("" if method is None else f"-{method.place}")
+
+
+def comparisons(runs: Sequence[tuple[str, RunRecord]], damaged: list[RunError]) -> list[Comparison]:
+    """Group the runs of `named_runs` by data and tasks. Errors of unreadable records are appended to `damaged`."""
+    found: dict[tuple[str, tuple[int, ...]], list[MethodRuns]] = {}
+    for group in grouped(runs):
+        found.setdefault((group.data, group.sizes), []).append(group)
+    return [
+        Comparison(
+            number,
+            short_name(data),
+            sizes,
+            tuple(_with_records(group, place, damaged) for place, group in enumerate(sorted(groups, key=_quality))),
+        )
+        for number, ((data, sizes), groups) in enumerate(found.items(), 1)
+    ]
+
+
+def _with_records(group: MethodRuns, place: int, damaged: list[RunError]) -> MethodRuns:
+    observed = []
+    for run in group.runs:
+        try:
+            observed.append(tuple(load_observed(run)))
+        except RunError as error:
+            damaged.append(error)
+            observed.append(())
+    plans = [plan_figures(folder) for run in group.runs for folder in (run.path, run.path.parent)]
+    paper = next((plan[group.runs[0].method] for plan in plans if group.runs[0].method in plan), {})
+    return replace(group, place=place, observed=tuple(observed), paper=paper)
+
+
+def _quality(group: MethodRuns) -> tuple[bool, float]:
+    """Return a sort key: finished methods first, then by LA or the latest accuracy."""
+    latest = Spread.of([run.metrics.accuracy[-1] for run in group.counted])
+    return not group.finished, -latest.mean if latest else 0.0

@@ -12,13 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from amgc.report.groups import MethodRuns, percent_spread
-from amgc.report.plot import COLOURS
-from amgc.report.svg import swatch
+from amgc.report.style import COLOURS, DARK, SEEN, dashes, marker, number, opacity, polygon
 from amgc.report.table import Table
 from amgc.text import percent, shorten
 
-# The colours for dark mode; white replaces black.
-DARK = ("#4BA6DD", "#F0803C", "#2BC49A", "#E39CC4", "#F0B640", "#8FD0F5", "#F2F2F2")
 # Control characters, characters that reverse the direction of text, and surrogates (from undecodable file names).
 FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -26,12 +23,14 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 def render(template: str, **values: Any) -> Markup:
     """Fill in a Jinja template; values that are not Markup are escaped.
 
-    The macros of templates/parts.html are available as `parts`: `parts.table(table)`, `parts.method(runs)`, …
+    The macros of templates/parts.html are available as `parts` (`parts.table(table)`, `parts.method(runs)`, …), those of
+    templates/charts.html as `charts`.
 
     >>> render("<p>{{ name }}: {{ percent(share) }} %</p>", name="a < b", share=0.5)
     Markup('<p>a &lt; b: 50.0 %</p>')
     """
-    return Markup(environment().from_string(template).render(parts=_parts(), **values))
+    shared = {"parts": macros("parts.html"), "charts": macros("charts.html")}
+    return Markup(environment().from_string(template).render(**shared, **values))
 
 
 def html_table(table: Table, main: bool = False, classes: Mapping[int, str] | None = None) -> Markup:
@@ -39,17 +38,17 @@ def html_table(table: Table, main: bool = False, classes: Mapping[int, str] | No
 
     A `main` table has full width and a hidden caption. `classes` are CSS classes of columns by index.
     """
-    return Markup(_parts().table(table, main, classes or {}))
+    return Markup(macros("parts.html").table(table, main, classes or {}))
 
 
 def bar(text: str, widths: Sequence[float], error: tuple[float, float] | None = None) -> Markup:
     """Return a cell with a number and a bar. `widths` of its parts and the ends of the `error` bar are in percent."""
-    return Markup(_parts().bar(text, widths, error))
+    return Markup(macros("parts.html").bar(text, widths, error))
 
 
 def method_cell(method: MethodRuns) -> Markup:
     """Return the name of a method with its marker."""
-    return Markup(_parts().method(method))
+    return Markup(macros("parts.html").method(method))
 
 
 def without_forbidden(text: str) -> str:
@@ -70,17 +69,23 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["n"] = number
     made.globals |= {
-        "swatch": swatch,
+        "dashes": dashes,
+        "marker": marker,
+        "opacity": opacity,
+        "polygon": polygon,
         "shorten": shorten,
         "spread": percent_spread,
         "percent": percent,
         "light": COLOURS,
         "dark": DARK,
+        "SEEN": SEEN,
     }
     return made
 
 
 @cache
-def _parts() -> Any:
-    return environment().get_template("parts.html").module
+def macros(template: str) -> Any:
+    """Return the macros of a template as functions."""
+    return environment().get_template(template).module

@@ -9,8 +9,7 @@ from typing import Any
 
 import amgc
 from amgc.files import atomic
-from amgc.report.comparison import Comparison, comparisons
-from amgc.report.groups import named_runs
+from amgc.report.groups import Comparison, comparisons, named_runs
 from amgc.report.html import environment, without_forbidden
 from amgc.report.run_tables import run_facts, run_state
 from amgc.report.sections import Section, sections

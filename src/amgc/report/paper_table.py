@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from amgc.report.groups import MethodRuns, Spread, grouped, short_name, sum_of_sizes
 from amgc.report.paper import NAMES, TABLES, departures, figures, sizes_of
@@ -52,7 +52,7 @@ class Column:
         return f"{self.name}, {self.split}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Number:
     """One of our numbers (a fraction) over seeds and the paper's (in percent); rank 1 is the best of ours, 2 the second."""
 
@@ -189,7 +189,8 @@ def paper_table(number: int, runs: Sequence[tuple[str, RunRecord]]) -> PaperTabl
     columns = [Column(data, sizes_of(data, tasks)) for data in layout.data if data in on for tasks in layout.tasks]
     columns = list(dict.fromkeys([*columns, *[Column(group.data, group.sizes) for group in groups]]))
     names = dict.fromkeys([*layout.rows, *[group.name for group in groups]])
-    rows = _ranked([_row(number, name, columns, groups) for name in names])
+    rows = [_row(number, name, columns, groups) for name in names]
+    _rank(rows)
     shown = [row for row in rows if any(row.groups) or any(cell.paper is not None for cell in row.cells)]
     return PaperTable(number, layout.title, tuple(columns), tuple(shown), left_out)
 
@@ -208,21 +209,13 @@ def _row(number: int, name: str, columns: Sequence[Column], groups: Sequence[Met
     return Row(name, printed or name, printed is not None, tuple(cells), tuple(own))
 
 
-def _ranked(rows: Sequence[Row]) -> list[Row]:
+def _rank(rows: Sequence[Row]) -> None:
     """Rank the best and second best of our numbers in every column, as they are rounded; equal numbers share a rank."""
-    ranks: list[dict[float, int]] = []
-    for place in range(len(rows[0].cells)):
-        values = [row.cells[place].shown for row in rows if not row.is_bound]
-        order = sorted({value for value in values if value is not None}, reverse=True)
-        several = sum(value is not None for value in values) > 1  # a single row is not ranked
-        ranks.append({value: rank for rank, value in enumerate(order[:2], 1)} if several else {})
-    found = []
-    for row in rows:
-        shown = [None if row.is_bound else cell.shown for cell in row.cells]
-        places = [0 if value is None else known.get(value, 0) for value, known in zip(shown, ranks, strict=True)]
-        cells = [replace(cell, rank=rank) for cell, rank in zip(row.cells, places, strict=True)]
-        found.append(replace(row, cells=tuple(cells)))
-    return found
+    for column in zip(*(row.cells for row in rows if not row.is_bound), strict=True):
+        shown = [number.shown for number in column if number.shown is not None]
+        best = sorted(set(shown), reverse=True)[:2]
+        for number in column if len(shown) > 1 else ():  # a single number is not ranked
+            number.rank = best.index(number.shown) + 1 if number.shown in best else 0
 
 
 def _filled(table: PaperTable) -> list[tuple[Row, Column, MethodRuns]]:

@@ -1,29 +1,28 @@
-"""Plot accuracies into an image file with matplotlib; the page's figures share colours, markers, ticks and label positions.
+"""Plots in image files, drawn by matplotlib: accuracies of runs, and confusion and reliability of a model.
 
 matplotlib is imported when a plot is drawn, without pyplot, so its global state is not changed.
 """
 
 from __future__ import annotations
 
-import math
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc.files import atomic
+from amgc.report.style import ACCURACY, COLOURS, MARKERS, SEEN, percent_limits, percent_ticks, spaced, spread_labels
 from amgc.runs import DEFINITIONS, RunRecord, labels
 from amgc.text import percent, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colour-blind safe palette without its yellow, which is too light for a line on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # eight, with seven colours: 56 combinations
 GREY = "#555555"
 FONT = 9  # points
 LABEL_GAP = 1.5 * FONT  # points between labels
+MAX_NAMED = 40  # classes that are named at the axes of a confusion matrix
 
 
 def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> None:
@@ -49,59 +48,6 @@ def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> No
         figure.savefig(temporary, format=kind, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=metadata)
 
 
-def spread_labels(wanted: Sequence[float], gap: float) -> list[float]:
-    """Return positions at least `gap` apart, in the order of the `wanted` ones and as close to them as possible.
-
-    >>> spread_labels([0.0, 10.0, 10.0], gap=4.0)
-    [0.0, 8.0, 12.0]
-    """
-    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
-    blocks: list[tuple[float, list[int]]] = []  # start of a block of touching labels, and the labels
-    for place in order:
-        start, block = wanted[place], [place]
-        while blocks and blocks[-1][0] + gap * len(blocks[-1][1]) > start:
-            block = blocks.pop()[1] + block
-            start = sum(wanted[label] - gap * rank for rank, label in enumerate(block)) / len(block)
-        blocks.append((start, block))
-    found = {label: start + gap * rank for start, block in blocks for rank, label in enumerate(block)}
-    return [found[place] for place in range(len(wanted))]
-
-
-def percent_limits(values: Sequence[float]) -> tuple[int, int]:
-    """Return multiples of ten around the percentages, at least twenty apart.
-
-    >>> percent_limits([71, 88.5]), percent_limits([99.0])
-    ((70, 90), (80, 100))
-    """
-    low, high = 10 * math.floor(min(values) / 10), 10 * math.ceil(max(values) / 10)
-    high = min(100, max(high, 20))
-    return max(0, min(low, high - 20)), high
-
-
-def percent_ticks(low: float, high: float) -> list[float]:
-    """Return at most six ticks.
-
-    >>> percent_ticks(70, 90), percent_ticks(0, 100)
-    ([70, 75, 80, 85, 90], [0, 20, 40, 60, 80, 100])
-    """
-    step = next(step for step in (5, 10, 20, 25, 50) if (high - low) / step < 6)
-    first = math.ceil(low / step) * step
-    return [first + step * place for place in range(int((high - first) // step) + 1)]
-
-
-def spaced(values: Sequence[float], gap: float) -> list[float]:
-    """Thin out sorted values so that they are at least `gap` apart; the last one is kept.
-
-    >>> spaced([2, 4, 5, 6, 10], 2)
-    [2, 4, 6, 10]
-    """
-    kept = [values[-1]]
-    for value in reversed(values[:-1]):
-        if kept[-1] - value >= gap:
-            kept.append(value)
-    return kept[::-1]
-
-
 def _frame(axes: Axes, runs: Sequence[RunRecord]) -> None:
     """Set limits, ticks, grid and names of the axes."""
     low, high = percent_limits([100 * value for run in runs for value in run.metrics.accuracy])
@@ -116,8 +62,8 @@ def _frame(axes: Axes, runs: Sequence[RunRecord]) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#bbbbbb")
-    axes.set_xlabel("classes seen", fontsize=FONT + 1, color=GREY)
-    axes.set_ylabel("accuracy on all seen classes, %", fontsize=FONT + 1, color=GREY)
+    axes.set_xlabel(SEEN, fontsize=FONT + 1, color=GREY)
+    axes.set_ylabel(ACCURACY, fontsize=FONT + 1, color=GREY)
     axes.set_title(f"LA: {DEFINITIONS['LA']}", fontsize=FONT - 1, color=GREY, loc="left", pad=12)
 
 
@@ -140,3 +86,38 @@ def _name_lines(axes: Axes, drawn: Sequence[tuple[RunRecord, str]], height: floa
 
 def _look(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)], "markersize": 5}
+
+
+def plot_confusion(classes: Sequence[str], confusion: Sequence[Sequence[int]], path: Path) -> None:
+    """Plot the confusion matrix of a model; each row shows the shares of a true class's images by predicted class."""
+    from matplotlib.figure import Figure
+
+    shares = [[count / max(1, sum(row)) for count in row] for row in confusion]
+    side = min(14.0, 2.5 + 0.22 * len(classes))
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.add_subplot(xlabel="predicted class", ylabel="true class")
+    drawn = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
+    if len(classes) <= MAX_NAMED:
+        names = [printable(name[:30]) for name in classes]
+        axes.set_xticks(range(len(classes)), names, rotation=90, parse_math=False)
+        axes.set_yticks(range(len(classes)), names, parse_math=False)
+    figure.colorbar(drawn, ax=axes, shrink=0.7, label="share of the true class's images")
+    with atomic(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # characters that matplotlib's font lacks are shown as boxes
+        figure.savefig(temporary, format="png", dpi=130)
+
+
+def plot_reliability(bins: Sequence[tuple[float, float, int]], error: float, path: Path) -> None:
+    """Plot accuracy against confidence; the size of a dot shows the number of images."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+    axes = figure.add_subplot(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
+    if bins:
+        sure, right, count = zip(*bins, strict=True)
+        axes.plot(sure, right, color=COLOURS[0], linewidth=1)
+        axes.scatter(sure, right, s=[10 + 200 * one / max(count) for one in count], color=COLOURS[0], alpha=0.7)
+    axes.set_title(f"expected calibration error {percent(error)} %", fontsize=10)
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)

@@ -98,7 +98,7 @@ class Table:
             yield Text(printable(note), style="italic")
 
     def _heads(self, columns: Sequence[int]) -> list[tuple[str, ...]]:
-        """The headers of these columns; names of a group stand above its first column only."""
+        """Return the headers of these columns. The name of a group is above its first column only."""
         heads: list[tuple[str, ...]] = []
         for before, place in zip([None, *columns], columns, strict=False):
             *groups, name = self.levels[place]

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
 
 import amgc
 from amgc.data.decode import available_cores
@@ -19,23 +20,15 @@ from amgc.model import Model, PictureError
 from amgc.model.pictures import Picture
 from amgc.serve import schemas
 from amgc.serve.errors import ApiError, api_error
-from amgc.serve.guard import Guard
+from amgc.serve.guard import Guard, Settings
 from amgc.serve.schemas import error_responses, form
-from amgc.serve.settings import Settings
 from amgc.serve.update_queue import UpdateQueue
-from amgc.serve.uploads import check_pixels, received
+from amgc.serve.uploads import check_pixels, read_form
 
-ABOUT = """Teach a classifier new classes of images, let it predict, and make it forget classes. Images are decoded in memory
-and never stored; only statistics of each class are. Predictions continue while the model learns; the new model replaces the
-old one in one step."""
-PAGE = {
-    "": "text/html",
-    "app.js": "text/javascript",
-    "parts.js": "text/javascript",
-    "style.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}
-ALWAYS = (403, 429)  # errors that the guard may return for any API request
+DESCRIPTION = """Teach a classifier new classes of images, let it predict, and make it forget classes. Images are decoded in
+memory and never stored; only statistics of each class are. Predictions continue while the model learns; the new model replaces
+the old one in one step."""
+GUARD_ERRORS = (403, 429)  # errors that the guard may return for any API request
 
 
 def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
@@ -52,12 +45,14 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         await asyncio.to_thread(updates.close)
         predicting.shutdown(cancel_futures=True)
 
-    app = FastAPI(title="amgc", version=amgc.__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="amgc", version=amgc.__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.updates = updates
     app.add_middleware(Guard, settings=settings)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
-    guarded = (*ALWAYS, 401) if settings.token is not None else ALWAYS
+    guarded = (*GUARD_ERRORS, 401) if settings.token is not None else GUARD_ERRORS
     security: dict[str, Any] = {"security": [{"token": []}]} if settings.token is not None else {}
 
     @app.get("/api/health", responses=error_responses(403), operation_id="health")
@@ -76,18 +71,18 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         operation_id="predict",
         openapi_extra=form(limits, label=False) | security,
     )
-    async def predict(request: Request, how: Annotated[schemas.How, Query()]) -> schemas.Answers:
+    async def predict(request: Request, options: Annotated[schemas.PredictOptions, Query()]) -> schemas.Predictions:
         """Predict the most likely classes of images, and how well each image fits; all with the same state of the model."""
-        pictures, _ = await received(request, limits)
+        pictures, _ = await read_form(request, limits)
 
-        def answer() -> schemas.Answers:
+        def answer() -> schemas.Predictions:
             for picture in pictures:
                 try:
                     check_pixels(picture, limits)
                 except PictureError as error:
                     raise ApiError(413, str(error)) from error
-            found = model.predict(pictures, how.top, how.reject)
-            return schemas.Answers(answers=[schemas.Answer.model_validate(one.to_json()) for one in found])
+            found = model.predict(pictures, options.top, options.reject)
+            return schemas.Predictions(answers=[schemas.Prediction.model_validate(one.to_json()) for one in found])
 
         try:
             return await asyncio.get_running_loop().run_in_executor(predicting, answer)
@@ -100,16 +95,16 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         operation_id="learn",
         openapi_extra=form(limits, label=True) | security,
     )
-    async def learn(request: Request) -> schemas.Lesson:
+    async def learn(request: Request) -> schemas.LearnResult:
         """Learn a class from images, or add images to a known class. Responds when that is done. Unreadable images are skipped
         and listed; it is an error if no image is readable.
         """
-        pictures, texts = await received(request, limits, ("label",))
+        pictures, texts = await read_form(request, limits, ("label",))
         usable, skipped = await asyncio.get_running_loop().run_in_executor(predicting, _usable, pictures, settings)
         learned = await _finished(updates.learn(usable, texts["label"]))
         skipped += [schemas.Skipped(source=source, reason=reason) for source, reason in learned.skipped]
         (label,) = learned.added
-        return schemas.Lesson(
+        return schemas.LearnResult(
             label=label,
             pictures=learned.images,
             known_before=bool(learned.again),
@@ -123,28 +118,28 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         operation_id="forget",
         openapi_extra=security,
     )
-    async def forget(wanted: schemas.Label) -> schemas.Forgotten:
+    async def forget(wanted: schemas.Label) -> schemas.ForgetResult:
         """Forget a class."""
         await _finished(updates.forget(wanted.label))
-        return schemas.Forgotten(label=wanted.label, classes=len(updates.about.classes))
+        return schemas.ForgetResult(label=wanted.label, classes=len(updates.info.classes))
 
-    _add_page(app)
+    app.mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True))
     _describe_token(app, settings)
     return app
 
 
 def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
-    about, now, limits = updates.about, updates.progress, settings.limits
+    info, now, limits = updates.info, updates.progress, settings.limits
     return schemas.Classes(
-        classes=[schemas.Known(label=label, pictures=count or None) for label, count in about.classes.items()],
-        kept=list(about.kept),
-        not_kept=list(about.not_kept),
-        bytes=sum(about.bytes.values()),
-        changeable=about.changeable,
+        classes=[schemas.ClassCount(label=label, pictures=count or None) for label, count in info.classes.items()],
+        kept=list(info.kept),
+        not_kept=list(info.not_kept),
+        bytes=sum(info.bytes.values()),
+        changeable=info.changeable,
         learning=schemas.Learning(label=now.label, done=now.done, total=now.total) if now else None,
         waiting=updates.waiting,
         problem=updates.problem,
-        limits=schemas.Bounds(upload_mb=limits.upload_mb, megapixels=limits.megapixels, images=limits.images),
+        limits=schemas.RequestLimits(upload_mb=limits.upload_mb, megapixels=limits.megapixels, images=limits.images),
     )
 
 
@@ -180,17 +175,6 @@ def _invalid(_: Request, error: Exception) -> Response:
 
 def _failed(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": api_error(error).detail}, 500)
-
-
-def _add_page(app: FastAPI) -> None:
-    folder = resources.files("amgc.serve") / "page"
-    for name, kind in PAGE.items():
-        content = (folder / (name or "index.html")).read_bytes()
-
-        def file(content: bytes = content, kind: str = kind) -> Response:
-            return Response(content, media_type=kind)
-
-        app.add_api_route(f"/{name}", file, include_in_schema=False, response_class=Response)
 
 
 def _describe_token(app: FastAPI, settings: Settings) -> None:

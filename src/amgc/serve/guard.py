@@ -1,4 +1,4 @@
-"""Middleware that checks requests before they reach the application, and sets security headers.
+"""Access to a server and limits of requests, and the middleware that checks them and sets security headers.
 
 - Host: a page of another site may let its own name resolve to 127.0.0.1 (DNS rebinding), and would then have the same origin as
   the server. It cannot change the name that the browser sends.
@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,12 +25,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amgc.serve.errors import ApiError
-from amgc.serve.settings import Settings
 
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")  # names under which a browser on this machine reaches the server
 PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
-CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
+MAX_CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
 API, HEALTH = "/api/", "/api/health"
-POLICY = "; ".join(
+CONTENT_POLICY = "; ".join(
     [
         "default-src 'none'",
         "script-src 'self'",
@@ -42,7 +43,7 @@ POLICY = "; ".join(
     ]
 )
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": CONTENT_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -53,13 +54,52 @@ HEADERS = {
 }
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of requests."""
+
+    upload_mb: int = 64  # size of a request's body
+    megapixels: int = 50  # size of an image, checked before it is decoded
+    images: int = 200  # images per request
+    rate: int = 1200  # requests per minute and client; also the largest burst
+    waiting: int = 8  # updates in the queue; each keeps its images in memory
+    total_upload_mb: int = 512  # size of all request bodies in memory
+    timeout: int = 30  # seconds without data before an incomplete request is aborted
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}.")
+
+    @property
+    def upload_bytes(self) -> int:
+        return self.upload_mb * 1_000_000
+
+    @property
+    def pixels(self) -> int:
+        return self.megapixels * 1_000_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Access to a server.
+
+    token : required of every API request; None for no token.
+    names : accepted host names; None for any.
+    """
+
+    token: str | None = None
+    names: tuple[str, ...] | None = LOCAL_NAMES
+    limits: Limits = field(default_factory=Limits)
+
+
 class Guard:
     """Check host, origin, rate, token and size of requests."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self.settings = app, settings
         self.rate = RateLimit(settings.limits.rate)
-        self.together = 0  # size of all bodies in memory
+        self.received_bytes = 0  # size of all bodies in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # "lifespan"; web sockets are disabled
@@ -87,7 +127,7 @@ class Guard:
             refusal = JSONResponse({"detail": problem.detail}, problem.status_code, dict(problem.headers or {}))
             await refusal(scope, receive, answer)
         finally:
-            self.together -= body.size
+            self.received_bytes -= body.size
 
     def check(self, scope: Scope) -> None:
         """Raise an error for a request that is not allowed."""
@@ -126,15 +166,15 @@ class Body:
         if self._complete:  # the next message is that the client disconnects, at any time
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), self.limits.silence)
+            message = await asyncio.wait_for(self._receive(), self.limits.timeout)
         except asyncio.TimeoutError:
-            raise ApiError(408, f"No data of the request arrived for {self.limits.silence} s.") from None
+            raise ApiError(408, f"No data of the request arrived for {self.limits.timeout} s.") from None
         self._complete = not message.get("more_body", False)
         came = len(message.get("body", b""))
         self._check(self.size + came)
-        if self.guard.together + came > self.limits.together_mb * 1_000_000:
+        if self.guard.received_bytes + came > self.limits.total_upload_mb * 1_000_000:
             raise ApiError(503, "Too many pictures are being sent at the same time; try again in 2 s.", 2)
-        self.guard.together += came
+        self.guard.received_bytes += came
         self.size += came
         return message
 
@@ -177,7 +217,7 @@ class RateLimit:
         allowed = left >= 1
         self._left[client] = (left - allowed, now)
         self._left.move_to_end(client)
-        if len(self._left) > CLIENTS:
+        if len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
         return 0 if allowed else math.ceil((1 - left) * 60 / self.rate)
 
@@ -193,3 +233,15 @@ def client_of(address: str) -> str:
     except ValueError:
         return address
     return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("box.lan")
+    (True, True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from amgc.serve.settings import Limits
-from amgc.serve.uploads import LABEL, NAMED
+from amgc.serve.guard import Limits
+from amgc.serve.uploads import LABEL_PATTERN, MAX_LABEL
 
 
 class Exact(BaseModel):
@@ -27,7 +27,7 @@ class Health(Exact):
     amgc: str = Field(description="version")
 
 
-class How(Exact):
+class PredictOptions(Exact):
     """Options of a prediction."""
 
     top: int = Field(5, ge=1, le=1000, description="number of classes to return for each image")
@@ -36,12 +36,12 @@ class How(Exact):
     )
 
 
-class Share(Exact):
+class ClassProbability(Exact):
     label: str
     probability: float = Field(ge=0, le=1)
 
 
-class Answer(Exact):
+class Prediction(Exact):
     """The prediction of one image."""
 
     source: str = Field(description="file name of the image")
@@ -50,11 +50,11 @@ class Answer(Exact):
     fit: float | None = Field(
         ge=0, le=1, description="share of that class's own images that are farther from it; null if not known"
     )
-    classes: list[Share] = Field(description="the most likely classes, the most likely one first")
+    classes: list[ClassProbability] = Field(description="the most likely classes, the most likely one first")
 
 
-class Answers(Exact):
-    answers: list[Answer] = Field(description="in the order of the images")
+class Predictions(Exact):
+    answers: list[Prediction] = Field(description="in the order of the images")
 
 
 class Skipped(Exact):
@@ -62,7 +62,7 @@ class Skipped(Exact):
     reason: str
 
 
-class Lesson(Exact):
+class LearnResult(Exact):
     """The result of learning."""
 
     label: str
@@ -75,15 +75,15 @@ class Lesson(Exact):
 class Label(Exact):
     """The name of a class."""
 
-    label: str = Field(min_length=1, max_length=LABEL)
+    label: str = Field(min_length=1, max_length=MAX_LABEL)
 
 
-class Forgotten(Exact):
+class ForgetResult(Exact):
     label: str
     classes: int = Field(ge=0, description="number of remaining classes")
 
 
-class Known(Exact):
+class ClassCount(Exact):
     """A class."""
 
     label: str
@@ -98,7 +98,7 @@ class Learning(Exact):
     total: int = Field(ge=1)
 
 
-class Bounds(Exact):
+class RequestLimits(Exact):
     """Limits of a request."""
 
     upload_mb: int
@@ -109,7 +109,7 @@ class Bounds(Exact):
 class Classes(Exact):
     """Classes and contents of the model, and what it is doing."""
 
-    classes: list[Known] = Field(description="in the order in which they were learned")
+    classes: list[ClassCount] = Field(description="in the order in which they were learned")
     kept: list[str] = Field(description="what is stored, in words")
     not_kept: list[str] = Field(description="what is never stored, in words")
     bytes: int = Field(ge=0, description="size of all files of the model")
@@ -117,7 +117,7 @@ class Classes(Exact):
     learning: Learning | None
     waiting: int = Field(ge=0, description="number of updates in the queue")
     problem: str | None = Field(description="why the classes may be outdated; null if they are not")
-    limits: Bounds
+    limits: RequestLimits
 
 
 REASONS = {
@@ -156,7 +156,7 @@ def form(limits: Limits, label: bool) -> dict[str, Any]:
     picture = {"type": "string", "format": "binary", "description": "a JPEG, PNG, WebP, GIF, TIFF, BMP … file"}
     properties: dict[str, Any] = {"images": {"type": "array", "items": picture, "minItems": 1, "maxItems": limits.images}}
     if label:
-        properties["label"] = {"type": "string", "minLength": 1, "maxLength": LABEL, "pattern": NAMED}
+        properties["label"] = {"type": "string", "minLength": 1, "maxLength": MAX_LABEL, "pattern": LABEL_PATTERN}
     schema = {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False}
     encoding = {"images": {"contentType": "image/*"}}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema, "encoding": encoding}}}}

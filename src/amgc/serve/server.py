@@ -14,12 +14,12 @@ import uvicorn
 
 from amgc.model import Model
 from amgc.serve.app import create_app
-from amgc.serve.settings import LOCAL_NAMES, Limits, Settings, is_loopback
+from amgc.serve.guard import LOCAL_NAMES, Limits, Settings, is_loopback
 from amgc.serve.update_queue import UpdateQueue
 
-SHORTEST = 16  # minimum number of characters of a token
-PATIENCE = 3  # seconds that open requests may take when the server is stopped
-CONNECTIONS = 1000
+MIN_TOKEN_LENGTH = 16  # minimum number of characters of a token
+SHUTDOWN_SECONDS = 3  # seconds that open requests may take when the server is stopped
+MAX_CONNECTIONS = 1000
 
 
 def serve(
@@ -27,8 +27,10 @@ def serve(
 ) -> None:
     """Serve a model. `started` is called with the address, and the token if one was generated."""
     local = is_loopback(host)
-    if token is not None and len(token) < SHORTEST:
-        raise ValueError(f"the token has {len(token)} characters; use at least {SHORTEST}, or omit it to have one generated.")
+    if token is not None and len(token) < MIN_TOKEN_LENGTH:
+        raise ValueError(
+            f"the token has {len(token)} characters; use at least {MIN_TOKEN_LENGTH}, or omit it to have one generated."
+        )
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
         raise ValueError("the token must be printable ASCII without spaces at its ends, as browsers send no other.")
     generated = secrets.token_urlsafe(24) if token is None and not local else None
@@ -43,8 +45,8 @@ def serve(
         server_header=False,
         ws="none",
         lifespan="on",
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=PATIENCE,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the error
     with bound:

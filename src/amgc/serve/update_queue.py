@@ -18,7 +18,7 @@ from amgc.model.model import checked_name, normal
 from amgc.model.pictures import Picture
 from amgc.serve.errors import LOG, ApiError
 
-INTERVAL = 0.5  # seconds between checks of the folder
+CHECK_SECONDS = 0.5  # seconds between checks of the folder
 T = TypeVar("T")
 
 
@@ -43,7 +43,7 @@ class UpdateQueue:
 
     def __init__(self, model: Model, waiting: int) -> None:
         self.model = model
-        self.about: Info = model.info()  # cached after each change, so that requests do not wait for the disk
+        self.info: Info = model.info()  # cached after each change, so that requests do not wait for the disk
         self.progress: Progress | None = None
         self.problem: str | None = None  # why changes by other processes cannot be loaded
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(waiting)
@@ -97,7 +97,7 @@ class UpdateQueue:
                     if self._closing.is_set():
                         raise StoppedError
                     found = job()
-                    self.about = self.model.info()
+                    self.info = self.model.info()
                 finally:
                     self.progress = None  # before the result is set: who has it must not see the update still running
             except Exception as error:
@@ -122,7 +122,7 @@ class UpdateQueue:
     def _work(self) -> None:
         while not self._closing.is_set():
             try:
-                job = self._jobs.get(timeout=INTERVAL)
+                job = self._jobs.get(timeout=CHECK_SECONDS)
             except queue.Empty:
                 self._check_folder()
                 continue
@@ -137,7 +137,7 @@ class UpdateQueue:
             if stamp == self._seen and self.problem is None:
                 return
             self.model.refresh()
-            self.about, self._seen, self.problem = self.model.info(), stamp, None
+            self.info, self._seen, self.problem = self.model.info(), stamp, None
         except Exception as error:  # the folder is missing, damaged or of a newer version
             if self.problem is None:
                 LOG.error("the model's folder cannot be read; the server continues with the last state: %s", error)

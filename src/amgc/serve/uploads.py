@@ -16,19 +16,19 @@ from amgc.data.decode import formats
 from amgc.model import PictureError
 from amgc.model.pictures import Picture
 from amgc.serve.errors import ApiError
-from amgc.serve.settings import Limits
+from amgc.serve.guard import Limits
 
-LABEL = 1000  # maximum number of characters of a class name
+MAX_LABEL = 1000  # maximum number of characters of a class name
 # At least one visible character, and no null character. The meaning of \s differs between languages, so it is spelled out.
-NAMED = r"^[^\x00]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028\u2029\u202f\u205f\u3000\ufeff][^\x00]*$"
-NAME = 200  # characters of a file name that are kept for messages
+LABEL_PATTERN = r"^[^\x00]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028\u2029\u202f\u205f\u3000\ufeff][^\x00]*$"
+MAX_FILE_NAME = 200  # characters of a file name that are kept for messages
 
 
 class MemoryParser(MultiPartParser):
     """A parser that never writes to disk: files would have to be larger than the largest request."""
 
     def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], limits: Limits) -> None:
-        super().__init__(headers, stream, max_files=limits.images + 1, max_fields=10, max_part_size=10 * LABEL)
+        super().__init__(headers, stream, max_files=limits.images + 1, max_fields=10, max_part_size=10 * MAX_LABEL)
         self.spool_max_size = limits.upload_bytes + 1
 
     def on_part_begin(self) -> None:
@@ -52,7 +52,7 @@ class MemoryParser(MultiPartParser):
         super().on_headers_finished()
 
 
-async def received(request: Request, limits: Limits, fields: tuple[str, ...] = ()) -> tuple[list[Picture], dict[str, str]]:
+async def read_form(request: Request, limits: Limits, fields: tuple[str, ...] = ()) -> tuple[list[Picture], dict[str, str]]:
     """Return the files sent as `images` and the texts sent as `fields`. Other parts are an error."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise ApiError(415, "Send pictures as multipart/form-data, in parts named images.")
@@ -71,7 +71,7 @@ async def received(request: Request, limits: Limits, fields: tuple[str, ...] = (
     try:
         for part, value in form.multi_items():
             if isinstance(value, UploadFile) and part == "images":
-                name = (value.filename or f"picture {len(pictures) + 1}")[:NAME]
+                name = (value.filename or f"picture {len(pictures) + 1}")[:MAX_FILE_NAME]
                 pictures.append(Picture(name, await value.read()))
             elif part in fields and isinstance(value, str) and part not in texts:
                 texts[part] = value
@@ -85,8 +85,8 @@ async def received(request: Request, limits: Limits, fields: tuple[str, ...] = (
     if not pictures:
         raise ApiError(422, "No picture was sent; send at least one file in a part named images.")
     for name in fields:
-        if not re.match(NAMED, texts.get(name, "")) or len(texts[name]) > LABEL:
-            raise ApiError(422, f"The request needs a text named {name}: not empty, at most {LABEL} characters.")
+        if not re.match(LABEL_PATTERN, texts.get(name, "")) or len(texts[name]) > MAX_LABEL:
+            raise ApiError(422, f"The request needs a text named {name}: not empty, at most {MAX_LABEL} characters.")
     return pictures, texts
 
 

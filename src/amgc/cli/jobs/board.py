@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from amgc.cli.jobs.schedule import Work, mates
+from amgc.cli.jobs.schedule import Work, same_start
 from amgc.cli.progress import console
 from amgc.engine.run import run as run_method
 from amgc.engine.watch import Watch
@@ -57,7 +57,7 @@ class Board:
                     self.screen.print(Text(printable(self.line(one))), soft_wrap=True)
         if self.live is not None and time.monotonic() - self.drawn > REFRESH_SECONDS:
             self.drawn = time.monotonic()
-            self.live.update(Group(table(self.works, cell_text), Text(self.progress())), refresh=True)
+            self.live.update(Group(table(self.works), Text(self.progress())), refresh=True)
 
     def line(self, one: Work) -> str:
         if one.state == "failed":
@@ -67,9 +67,9 @@ class Board:
 
     def progress(self) -> str:
         """Return the number of finished runs and the estimated time left."""
-        count = {state: sum(one.state == state for one in self.works) for state in ("done", "going", "failed")}
+        count = {state: sum(one.state == state for one in self.works) for state in ("done", "running", "failed")}
         parts = [f"{count['done']} of {len(self.works)} runs done"]
-        parts += [f"{count[state]} {state}" for state in ("going", "failed") if count[state]]
+        parts += [f"{count[state]} {state}" for state in ("running", "failed") if count[state]]
         left = time_left(self.works, self.slots, time.monotonic())
         return ", ".join(parts) + ("" if not left else f", about {duration(left)} left")
 
@@ -81,55 +81,44 @@ def time_left(works: Sequence[Work], slots: int, now: float) -> float | None:
         return None
     left = []
     for one in works:
-        if one.state in ("waiting", "going"):
+        if one.state in ("waiting", "running"):
             alike = [other for other in measured if other.cell.method == one.cell.method]
             alike = alike or [other for other in measured if other.cell.column == one.cell.column] or measured
             whole = statistics.mean(other.seconds or 0.0 for other in alike)
-            left.append(max(0.0, whole - (now - one.submitted)) if one.state == "going" else whole)
+            left.append(max(0.0, whole - (now - one.submitted)) if one.state == "running" else whole)
     return max(sum(left) / min(slots, len(left)), max(left)) if left else None
 
 
 def cell_text(works: Sequence[Work]) -> list[str]:
-    """Return LA and progress of all seeds of a method in a column of the grid."""
-    states = [one.state for one in works]
-    done = [one for one in works if one.state == "done"]
-    parts = [percent_spread(Spread.of([one.run.metrics.last_accuracy for one in done if one.run]))] if done else []
-    if 0 < len(done) < len(works):
-        parts.append(f"({len(done)}/{len(works)})")
-    for one in works:
-        if one.state == "going":
-            parts.append(f"{one.run.done}/{len(one.run.sizes)} tasks" if one.run else "starting")
-    if "failed" in states:
-        parts.append("failed" if len(works) == 1 else f"{states.count('failed')} failed")
-    return [" ".join(parts) or "waiting"]
-
-
-def accuracy_text(works: Sequence[Work]) -> list[str]:
-    """Return LA and AIA over the finished seeds."""
+    """Return LA and AIA over the finished seeds of a method in a column of the grid, LA with the progress of the others."""
     runs = [one.run for one in works if one.state == "done" and one.run is not None]
-    short = f" ({len(runs)}/{len(works)})" if 0 < len(runs) < len(works) else ""
-    la = percent_spread(Spread.of([run.metrics.last_accuracy for run in runs]))
-    return [la + short, percent_spread(Spread.of([run.metrics.average_incremental_accuracy for run in runs]))]
+    parts = [percent_spread(Spread.of([run.metrics.last_accuracy for run in runs]))] if runs else []
+    if 0 < len(runs) < len(works):
+        parts.append(f"({len(runs)}/{len(works)})")
+    for one in works:
+        if one.state == "running":
+            parts.append(f"{one.run.done}/{len(one.run.sizes)} tasks" if one.run else "starting")
+    if failed := sum(one.state == "failed" for one in works):
+        parts.append("failed" if len(works) == 1 else f"{failed} failed")
+    return [" ".join(parts) or DASH, percent_spread(Spread.of([run.metrics.average_incremental_accuracy for run in runs]))]
 
 
-def table(works: Sequence[Work], text: Callable[[Sequence[Work]], list[str]], names: Sequence[str] = ("",)) -> RenderableType:
-    """Return a table with a row per method and a column per data set and number of tasks. `text` returns the text under each
-    of `names` for the runs of a cell."""
+def table(works: Sequence[Work]) -> RenderableType:
+    """Return a table with a row per method, and LA and AIA for each data set and number of tasks."""
     columns = list(dict.fromkeys(one.cell.column for one in works))
     rows = []
     for method in dict.fromkeys(one.cell.method for one in works):
         cells = [[one for one in works if (one.cell.method, one.cell.column) == (method, column)] for column in columns]
-        rows.append([method, *[part for cell in cells for part in (text(cell) if cell else [DASH] * len(names))]])
-    header = [f"{data}, T = {tasks}{name and f', {name}'}" for data, tasks in columns for name in names]
-    return grid(["method", *header], rows)
+        rows.append([method, *[text for cell in cells for text in cell_text(cell)]])
+    return grid(["method", *[f"{data}, T = {tasks}, {name}" for data, tasks in columns for name in ("LA", "AIA")]], rows)
 
 
 def results(works: Sequence[Work]) -> RenderableType:
-    """Return the table of accuracies with definitions."""
+    """Return the table with definitions."""
     seeds = len({one.cell.seed for one in works})
     note = "Numbers are percentages" + (f", mean ± standard deviation over {seeds} seeds." if seeds > 1 else ".")
-    shown = table(works, accuracy_text, ("LA", "AIA"))
-    return Group(shown, "", definition_list([(name, DEFINITIONS[name]) for name in ("LA", "AIA")]), Text(note, style="italic"))
+    defined = definition_list([(name, DEFINITIONS[name]) for name in ("LA", "AIA")])
+    return Group(table(works), "", defined, Text(note, style="italic"))
 
 
 class CostWatch(Watch):
@@ -156,10 +145,10 @@ def print_costs(works: Sequence[Work], jobs: int, threads: int) -> None:
             key = one.cell.method, *one.cell.column
             if key not in seconds:
                 config = one.cell.config
-                source = repr((config.data, config.data_options))
-                dataset = datasets[source] = datasets.get(source) or survey(config.data, **config.data_options)
-                giver = next((mate for mate in mates(one, works) if mate.cell.gives), one)
-                start = config.machine.start if giver is one else str(giver.cell.folder)
+                data = repr((config.data, config.data_options))
+                dataset = datasets[data] = datasets.get(data) or survey(config.data, **config.data_options)
+                source = next((other for other in same_start(one, works) if other.cell.can_share_start), one)
+                start = config.machine.start if source is one else str(source.cell.folder)
                 machine = replace(config.machine, devices=1, threads=config.machine.threads or threads, start=start)
                 watch = CostWatch()
                 run_method(replace(config, machine=machine), one.cell.folder / "dry-run", watch, dataset, dry_run=True)

@@ -40,9 +40,10 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Release resources. All jobs have ended."""
+        return
 
 
-class Local:
+class Local(Executor):
     """At most `slots` processes at a time. With several GPUs, the slots use them in turn."""
 
     def __init__(self, slots: int, gpus: Sequence[str] = ()) -> None:
@@ -56,9 +57,6 @@ class Local:
             job = replace(job, environment=job.environment | visible)
         self.jobs[slot] = LocalJob(job)
         return self.jobs[slot]
-
-    def close(self) -> None:
-        pass
 
 
 class LocalJob:
@@ -95,7 +93,7 @@ class LocalJob:
             self.process.wait()
 
 
-class OnRay:
+class OnRay(Executor):
     """Tasks of a Ray cluster, or of a local one that is started. A job runs in its worker; Ray restarts it if that dies."""
 
     def __init__(self, address: str | None, slots: int | None, cpus: int, gpus: int) -> None:
@@ -139,7 +137,7 @@ class RayJob:
         self.ray.cancel(self.result, force=at_once)  # without force, the worker receives KeyboardInterrupt
 
 
-class OnSlurm:
+class OnSlurm(Executor):
     """Slurm jobs, submitted through submitit. Tests use `cluster="local"`: submitit then starts processes here."""
 
     def __init__(
@@ -165,9 +163,6 @@ class OnSlurm:
 
     def submit(self, job: Job) -> SlurmJob:
         return SlurmJob(self.executor.submit(slurm_work, job))
-
-    def close(self) -> None:
-        pass
 
 
 class SlurmJob:

@@ -1,4 +1,4 @@
-"""The grid of runs of a comparison: their configs and folders, and the file compare.json."""
+"""The runs of a comparison: their configs and folders, and the file compare.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from amgc.cli.errors import UsageError
 from amgc.cli.jobs import GRID
@@ -55,7 +54,7 @@ class Cell:
         return self.folder / FIRST_TASK
 
     @property
-    def gives(self) -> bool:
+    def can_share_start(self) -> bool:
         """Whether other runs can start from this run's training of task 1."""
         kind = find(self.config.method).kind
         return kind.common_start and not kind.sees_old_data
@@ -88,7 +87,7 @@ def check(cells: Iterable[Cell]) -> None:
         return
     cell, found = next(iter(wrong.items()))
     shown = "; ".join(found[:MAX_DIFFERENCES]) + ("; …" if len(found) > MAX_DIFFERENCES else "")
-    more = f" The same applies to {plural(len(wrong) - 1, 'more run', 'more runs')}." if len(wrong) > 1 else ""
+    more = f" The same applies to {plural(len(wrong) - 1, 'more run')}." if len(wrong) > 1 else ""
     raise UsageError(
         f"{str(cell.folder)!r} contains a run with other settings: {shown}.{more} Choose another --out, or the same settings."
     )
@@ -106,36 +105,22 @@ def differences(cell: Cell) -> list[str]:
     ]
 
 
-class Grid:
-    """The file OUT/compare.json: the commands that were given, the runs, and the reasons of failures."""
+def add_command(folder: Path, command: Sequence[str]) -> None:
+    """Append a command to OUT/compare.json, which marks the folder of a comparison and stores its commands."""
+    earlier = [old for old in read_commands(folder) if old != list(command)]
+    write_json(folder / GRID, {"version": VERSION, "commands": [*earlier, list(command)]})
 
-    def __init__(self, folder: Path, cells: Sequence[Cell], command: Sequence[str]) -> None:
-        self.folder, self.cells = folder, cells
-        before = self.read(folder)
-        self.commands = [*(old for old in before.get("commands", []) if old != list(command)), list(command)]
-        self.known: dict[str, Any] = before.get("cells", {})
-        self.failures: dict[str, str] = before.get("failures", {})
 
-    @staticmethod
-    def read(folder: Path) -> dict[str, Any]:
-        """Read the file; returns {} if it does not exist."""
-        path = folder / GRID
-        if not path.exists():
-            return {}
-        try:
-            content: dict[str, Any] = json.loads(path.read_text())
-            if content["version"] == VERSION:
-                return content
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{str(path)!r} is damaged or was not written by amgc compare ({error!r}); move it away.") from error
-        raise RunError(f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}.")
-
-    def write(self, failures: dict[Cell, str]) -> None:
-        """Write the runs of this command and of earlier ones, and the failures of this command."""
-        names = {cell: cell.folder.relative_to(self.folder).as_posix() for cell in self.cells}
-        for cell, name in names.items():
-            self.known[name] = {"method": cell.method, "data": cell.data, "tasks": cell.tasks, "seed": cell.seed}
-            self.failures.pop(name, None)
-        self.failures |= {names[cell]: reason for cell, reason in failures.items()}
-        content = {"version": VERSION, "commands": self.commands, "cells": self.known, "failures": self.failures}
-        write_json(self.folder / GRID, content)
+def read_commands(folder: Path) -> list[list[str]]:
+    """Return the commands of a comparison, the latest last; none if the folder has no comparison."""
+    path = folder / GRID
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(path.read_text())
+        version, commands = content["version"], [list(map(str, command)) for command in content["commands"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{str(path)!r} is damaged or was not written by amgc compare ({error!r}); move it away.") from error
+    if version != VERSION:
+        raise RunError(f"{str(path)!r} has version {version}; this amgc reads version {VERSION}.")
+    return commands

@@ -30,13 +30,13 @@ class Work:
 
     cell: Cell
     key: str | None  # equal for cells with the same training of task 1
-    state: Literal["waiting", "going", "done", "failed"] = "waiting"
+    state: Literal["waiting", "running", "done", "failed"] = "waiting"
     run: RunRecord | None = None
     reason: str = ""  # why it failed
     job: Running | None = None
     submitted: float = 0.0
     seconds: float | None = None  # from submission to end
-    looked: float = 0.0
+    read_at: float = 0.0
     restarts: int = 0
 
     @classmethod
@@ -44,10 +44,10 @@ class Work:
         run = cell.record()
         return cls(cell, cell.start_key(), "done" if run is not None and run.finished else "waiting", run)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the run's files, at most once per READ_SECONDS."""
-        if time.monotonic() - self.looked > READ_SECONDS:
-            self.run, self.looked = self.cell.record(), time.monotonic()
+        if time.monotonic() - self.read_at > READ_SECONDS:
+            self.run, self.read_at = self.cell.record(), time.monotonic()
 
 
 def carry_out(
@@ -57,24 +57,24 @@ def carry_out(
     asked = False
     try:
         while True:
-            going = [one for one in works if one.state == "going"]
-            for one in going:
+            running = [one for one in works if one.state == "running"]
+            for one in running:
                 settle(one, stopping=watch.stop)
             if not watch.stop:
                 start(works, executor, environment)
             elif not asked:
-                for one in going:
+                for one in running:
                     if one.job is not None:
                         one.job.stop()
                 asked = True
             show()
             left = {one.state for one in works}
-            if "going" not in left and (watch.stop or "waiting" not in left):
+            if "running" not in left and (watch.stop or "waiting" not in left):
                 return
             time.sleep(POLL_SECONDS)
     except BaseException:  # a second Ctrl-C, or a bug: kill all jobs
         for one in works:
-            if one.state == "going" and one.job is not None:
+            if one.state == "running" and one.job is not None:
                 one.job.stop(at_once=True)
         raise
 
@@ -84,7 +84,7 @@ def settle(one: Work, stopping: bool) -> None:
     assert one.job is not None
     ended = one.job.poll()
     if ended is None:
-        one.look()
+        one.refresh()
         return
     one.job, one.run = None, one.cell.record()
     if ended == 0 and one.run is not None and one.run.finished:
@@ -99,32 +99,32 @@ def settle(one: Work, stopping: bool) -> None:
 def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]) -> None:
     """Submit waiting cells while there are free slots."""
     for one in works:
-        if sum(other.state == "going" for other in works) >= executor.slots:
+        if sum(other.state == "running" for other in works) >= executor.slots:
             return
         if one.state == "waiting" and not must_wait(one, works):
-            giver = next((mate for mate in mates(one, works) if mate.cell.first_task.is_file()), one)
+            source = next((other for other in same_start(one, works) if other.cell.first_task.is_file()), one)
             one.cell.write_plan()
             job = Job(
                 folder=str(one.cell.folder.resolve()),
                 log=str(one.cell.log.resolve()),
-                start=None if giver is one else str(giver.cell.folder.resolve()),
+                start=None if source is one else str(source.cell.folder.resolve()),
                 cwd=os.getcwd(),
                 environment=environment,
             )
-            one.job, one.state, one.submitted = executor.submit(job), "going", time.monotonic()
+            one.job, one.state, one.submitted = executor.submit(job), "running", time.monotonic()
 
 
 def must_wait(one: Work, works: Sequence[Work]) -> bool:
     """Return whether another cell trains task 1 for this one. If that cell fails, the next one trains it."""
-    others = [mate for mate in mates(one, works) if mate is not one and mate.cell.gives]
-    if one.cell.begun or any(mate.cell.first_task.is_file() for mate in mates(one, works)):
+    others = [other for other in same_start(one, works) if other is not one and other.cell.can_share_start]
+    if one.cell.begun or any(other.cell.first_task.is_file() for other in same_start(one, works)):
         return False
-    if any(mate.state == "going" for mate in others):
+    if any(other.state == "running" for other in others):
         return True
-    return not one.cell.gives and any(mate.state == "waiting" for mate in others)
+    return not one.cell.can_share_start and any(other.state == "waiting" for other in others)
 
 
-def mates(one: Work, works: Sequence[Work]) -> list[Work]:
+def same_start(one: Work, works: Sequence[Work]) -> list[Work]:
     """Return the cells with the same training of task 1, including this one."""
     return [other for other in works if one.key is not None and other.key == one.key]
 

@@ -10,12 +10,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from amgc.cli.errors import FAILED, reported
+from amgc.cli.errors import FAILED, exit_code, reported
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,6 @@ def work(job: Job) -> int:
             machine = asdict(config.machine) | ({} if job.start is None else {"start": job.start})
             outcome.code = resume_plan(plan, console(), machine, quiet=True, summary=False)
         except Exception as error:
-            from amgc.cli.errors import exit_code
-
             if exit_code(error) is not None:
                 raise  # reported as one message
             traceback.print_exc()  # a bug, possibly in a user's method; the worker must survive it
@@ -56,30 +54,9 @@ def work(job: Job) -> int:
 
 
 def logged_work(job: Job) -> int:
-    """Execute the job in a process that another program started, with the output redirected to the job's log."""
-    with _printing_to(Path(job.log)):
+    """Execute the job in a process that another program started, with the output appended to the job's log."""
+    with open(job.log, "a") as log, redirect_stdout(log), redirect_stderr(log):
         return work(job)
-
-
-@contextmanager
-def _printing_to(path: Path) -> Iterator[None]:
-    """Append the output of Python and of native libraries to a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(number) for number in (1, 2)]
-    streams = sys.stdout, sys.stderr
-    with path.open("a") as file:
-        try:
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
-            sys.stdout = sys.stderr = file  # they may not use the descriptors
-            yield
-        finally:
-            file.flush()
-            sys.stdout, sys.stderr = streams
-            for number, descriptor in zip((1, 2), kept, strict=True):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
 
 
 def end_with_parent() -> None:

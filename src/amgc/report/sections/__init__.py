@@ -17,7 +17,7 @@ from types import ModuleType
 from markupsafe import Markup
 
 from amgc.registry import import_file
-from amgc.report.comparison import Comparison
+from amgc.report.groups import Comparison
 from amgc.report.html import html_table, render
 from amgc.report.table import Table
 

@@ -41,7 +41,7 @@ def balance(comparison: Comparison) -> Markup | None:
 TEMPLATE = """
 <p>If the lines coincide, the classifier favours neither old nor new classes. A gap is a bias, usually towards the classes that
 were learned last.</p>
-<ul class="legend"><li>{{ swatch(old) }} old classes</li><li>{{ swatch(new) }} new classes</li></ul>
+<ul class="legend"><li>{{ charts.swatch(old) }} old classes</li><li>{{ charts.swatch(new) }} new classes</li></ul>
 <div class="multiples">
   {% for method, figure, numbers in shown %}
   <figure>

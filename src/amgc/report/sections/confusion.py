@@ -12,8 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from amgc.report.charts import MAX_NAMED, MAX_NUMBERED, Heat, cell_geometry, heat_map
-from amgc.report.groups import MethodRuns
+from amgc.report.charts import MAX_SMALL, Heat, heat_map
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.runs import RunRecord
 from amgc.text import DASH, percent
@@ -26,10 +25,9 @@ def confusion(comparison: Comparison) -> Markup | None:
     if not comparison.begun:
         return None
     shown: list[dict[str, Any]] = []
-    for method in comparison.begun:
-        found = find_confusion(method)
-        if found is None:
-            continue
+    for method, run, last in comparison.recorded(lambda observed: observed[-1]):
+        counts = {(true, predicted): count for true, predicted, count in last.confusion}
+        found = Confusion(run, counts, tuple(run.metrics.total[last.task]))
         pairs = found.pairs(MAX_PAIRS)
         often = "; ".join(f"{one} predicted as {other}, {count} times" for one, other, count, _ in pairs[:3])
         text = f"Most frequent: {often}." if pairs else "No confusions."
@@ -40,7 +38,7 @@ def confusion(comparison: Comparison) -> Markup | None:
             "figure": figure,
             "pairs": pairs,
             "classes": Table(["class", "accuracy", "mostly predicted as", "%"], found.rows(), f"{method.name}, all classes, %"),
-            "pointer": found.pointer() if len(found.totals) > MAX_NUMBERED else None,
+            "pointer": found.pointer() if len(found.totals) > MAX_SMALL else None,
         })  # fmt: skip
     return render(
         TEMPLATE,
@@ -84,7 +82,7 @@ class Confusion:
     def heat(self) -> Heat:
         cells = {cell: count / self.totals[cell[0]] for cell, count in self.counts.items()}
         written = {}
-        if len(self.names) <= MAX_NUMBERED:  # with numbers, empty cells are drawn as well
+        if len(self.names) <= MAX_SMALL:  # with numbers, empty cells are drawn as well
             everywhere = [(i, j) for i in range(len(self.names)) for j in range(len(self.names))]
             cells = {cell: cells.get(cell, 0.0) for cell in everywhere}
             written = {cell: f"{100 * share:.0f}" if share else "" for cell, share in cells.items()}
@@ -96,22 +94,13 @@ class Confusion:
 
     def pointer(self) -> dict[str, Any]:
         """Return what page.js needs to name the cell under the pointer."""
-        left, top, cell = cell_geometry(self.names)
-        counts = [[*at, count] for at, count in self.counts.items()]
-        return {"left": left, "top": top, "cell": cell, "names": self.names, "totals": self.totals, "counts": counts}
-
-
-def find_confusion(method: MethodRuns) -> Confusion | None:
-    """Return the confusion of the first run that has recorded it."""
-    for run, observed in method.recorded:
-        counts = {(true, predicted): count for true, predicted, count in observed[-1].confusion}
-        return Confusion(run, counts, tuple(run.metrics.total[observed[-1].task]))
-    return None
+        counts = [[*cell, count] for cell, count in self.counts.items()]
+        return {"names": self.names, "totals": self.totals, "counts": counts}
 
 
 def task_blocks(run: RunRecord, names: Sequence[str]) -> list[tuple[str, int]]:
     """Return names and sizes of the tasks, for a heat map with too many classes to name them."""
-    return [(f"T{task + 1}", size) for task, size in enumerate(run.sizes[: run.done])] if len(names) > MAX_NAMED else []
+    return [(f"T{task + 1}", size) for task, size in enumerate(run.sizes[: run.done])] if len(names) > MAX_SMALL else []
 
 
 TEMPLATE = """

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from amgc.report.charts import Heat, heat_map
+from amgc.report.charts import MAX_SMALL, Heat, heat_map
 from amgc.report.run_tables import evenly
 from amgc.report.sections import Comparison, Table, render, section
 from amgc.runs import DEFINITIONS
 from amgc.text import percent
-
-MAX_TASKS = 20  # rows and columns of a map
-SCALE = [(share / 100, f"{share} %") for share in (0, 25, 50, 75, 100)]
 
 
 @section("matrix", "Accuracy on each task", order=30)
@@ -20,7 +17,7 @@ def matrix(comparison: Comparison) -> Markup | None:
         return None
     shown = []
     for method in comparison.begun:
-        tasks = evenly(method.done, MAX_TASKS)
+        tasks = evenly(method.done, MAX_SMALL)
         names = [str(task + 1) for task in tasks]
         cells = {(i, j): method.matrix[row][column] for i, row in enumerate(tasks) for j, column in enumerate(tasks[: i + 1])}
         written = {cell: f"{100 * value:.0f}" for cell, value in cells.items()}
@@ -29,17 +26,17 @@ def matrix(comparison: Comparison) -> Markup | None:
             comparison.identity("matrix", method),
             f"Accuracy of {method.name} on each task after each task",
             f"After the last task: {last}.",
-            Heat(names, cells, written, rows="after task", columns="on the classes of task", scale=SCALE),
+            Heat(names, cells, written, rows="after task", columns="on the classes of task"),
         )
         rows = [
             [f"T{name}", *[percent(cells[i, j]) if j <= i else "" for j in range(len(names))]] for i, name in enumerate(names)
         ]
         header = ["after", *[f"task {name}" for name in names]]
         shown.append((method, figure, Table(header, rows, f"{method.name}, accuracy on each task, %")))
-    sampled = any(method.done > MAX_TASKS for method in comparison.begun)
+    sampled = any(method.done > MAX_SMALL for method in comparison.begun)
     definition = DEFINITIONS["matrix"]
     return render(
-        TEMPLATE, shown=shown, definition=definition, seeds=comparison.several_seeds, sampled=MAX_TASKS if sampled else None
+        TEMPLATE, shown=shown, definition=definition, seeds=comparison.several_seeds, sampled=MAX_SMALL if sampled else None
     )
 
 

@@ -6,17 +6,16 @@ The Gaussians that the method stores, and their enlarged versions, are drawn as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from amgc.report.groups import MethodRuns, Spread
+from amgc.report.groups import Spread
 from amgc.report.run_tables import evenly
 from amgc.report.sections import Comparison, Table, render, section
-from amgc.report.svg import drawing, number, tag
-from amgc.runs import RunRecord
-from amgc.runs.observed import Gaussian, Matrix, Plane, Point
+from amgc.report.style import number
+from amgc.runs.observed import Gaussian, Matrix, Observed, Plane, Point
 from amgc.text import DASH
 
 MAX_PANELS = 6  # tasks that are shown
@@ -29,11 +28,7 @@ MEASURED = ("mean x, y", "deviation x, y", "stored mean", "stored deviation")
 @section("plane", "How features move", order=80)
 def plane(comparison: Comparison) -> Markup | None:
     shown: list[dict[str, Any]] = []
-    for method in comparison.begun:
-        found = find_planes(method)
-        if found is None:
-            continue
-        run, planes = found
+    for method, run, planes in comparison.recorded(recorded_planes):
         chosen = [planes[place] for place in evenly(len(planes), MAX_PANELS)]
         one, two = chosen[0][1].classes
         names = run.class_names[one], run.class_names[two]
@@ -55,13 +50,9 @@ def plane(comparison: Comparison) -> Markup | None:
     return render(TEMPLATE, shown=shown, open=first, missing=comparison.missing([item["method"] for item in shown]))
 
 
-def find_planes(method: MethodRuns) -> tuple[RunRecord, list[tuple[int, Plane]]] | None:
-    """Return the tasks (from 0) and planes of the first run that has recorded them."""
-    for run, observed in method.recorded:
-        planes = [(seen.task, seen.plane) for seen in observed if seen.plane is not None]
-        if planes:
-            return run, planes
-    return None
+def recorded_planes(observed: Sequence[Observed]) -> list[tuple[int, Plane]] | None:
+    """Return the tasks (from 0) and their planes."""
+    return [(after.task, after.plane) for after in observed if after.plane is not None] or None
 
 
 def plane_row(name: str, plane: Plane) -> list[str]:
@@ -90,15 +81,18 @@ def draw_planes(identity: str, names: tuple[str, str], planes: Sequence[tuple[in
 
     drawn = []
     for index, (task, plane) in enumerate(planes):
-        inside: list[object] = [tag("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, class_="panel")]
-        for which, points in enumerate(plane.points):
-            inside.append(tag("path", d=_dots(which, [place(point) for point in points]), class_=f"dots p{which}"))
-        for which, gaussian in enumerate(plane.gaussians):
-            if gaussian is not None:
-                inside += _ellipses(which, gaussian, place, scale)
         after = f"after task {task + 1}"
-        title, text = f"{names[0]} and {names[1]}, {after}", _description(names, plane)
-        drawn.append((after, drawing(f"{identity}-{index}", width, height, title, text, *inside, class_="plane")))
+        panel = render(
+            PANEL,
+            id=f"{identity}-{index}",
+            width=width,
+            height=height,
+            title=f"{names[0]} and {names[1]}, {after}",
+            text=_description(names, plane),
+            dots=[_dots(which, map(place, points)) for which, points in enumerate(plane.points)],
+            ellipses=[one for which in (0, 1) for one in _ellipses(which, plane.gaussians[which], place, scale)],
+        )
+        drawn.append((after, panel))
     return drawn
 
 
@@ -113,21 +107,20 @@ def ellipse(covariance: Matrix) -> tuple[float, float, float]:
     return math.sqrt(max(0.0, middle + away)), math.sqrt(max(0.0, middle - away)), 0.5 * math.atan2(2 * b, a - c)
 
 
-def _ellipses(which: int, gaussian: Gaussian, place: Callable[[Point], Point], scale: float) -> list[Markup]:
-    x, y = place(gaussian.mean)
-    parts = []
+def _ellipses(
+    which: int, gaussian: Gaussian | None, place: Callable[[Point], Point], scale: float
+) -> Iterator[tuple[str, float, float, float, float, float]]:
+    """Yield CSS class, x, y, angle in degrees and half axes of each ellipse: at one and two standard deviations."""
+    if gaussian is None:
+        return
     for covariance, kind in ((gaussian.covariance, "kept"), (gaussian.enlarged, "enlarged")):
-        if covariance is None:
-            continue
-        first, second, turn = ellipse(covariance)
-        transform = f"translate({number(x)} {number(y)}) rotate({number(-math.degrees(turn))})"
-        for deviations in (1, 2):
-            rx, ry = deviations * scale * first, deviations * scale * second
-            parts.append(tag("ellipse", rx=rx, ry=ry, transform=transform, class_=f"{kind} p{which}"))
-    return parts
+        if covariance is not None:
+            first, second, turn = ellipse(covariance)
+            for radius in (scale, 2 * scale):
+                yield f"{kind} p{which}", *place(gaussian.mean), -math.degrees(turn), radius * first, radius * second
 
 
-def _dots(which: int, points: Sequence[Point]) -> str:
+def _dots(which: int, points: Iterable[Point]) -> str:
     """Return dots (lines of length zero with round ends) for the first class, crosses for the second."""
     shape = "h0" if which == 0 else "m-2-2l4 4m0-4l-4 4"
     return "".join(f"M{number(x)} {number(y)}{shape}" for x, y in points)
@@ -162,6 +155,16 @@ def _description(names: tuple[str, str], plane: Plane) -> str:
     return ", ".join(parts) + "."
 
 
+PANEL = """
+{% call charts.drawing(id, width, height, title, text, "plane") %}
+<rect class="panel" x="0.5" y="0.5" width="{{ (width - 1)|n }}" height="{{ (height - 1)|n }}"/>
+{% for d in dots %}<path class="dots p{{ loop.index0 }}" d="{{ d }}"/>
+{% endfor %}
+{% for class, x, y, turn, rx, ry in ellipses %}
+<ellipse class="{{ class }}" rx="{{ rx|n }}" ry="{{ ry|n }}" transform="translate({{ x|n }} {{ y|n }}) rotate({{ turn|n }})"/>
+{% endfor %}
+{% endcall %}
+"""
 TEMPLATE = """
 <p>The paper’s Figure 1, measured: features of the same test images of two classes of task 1 after several tasks. The plane is
 fixed: x passes through the means of the two classes after the first task shown, y is the direction of largest variance

@@ -9,8 +9,8 @@ from amgc.report.sections import Comparison, Table, html_table, render, section
 from amgc.text import DASH, byte_size, duration
 
 
-@section("spent", "Time and memory", order=90)
-def spent(comparison: Comparison) -> Markup | None:
+@section("resources", "Time and memory", order=90)
+def resources(comparison: Comparison) -> Markup | None:
     if not comparison.begun:
         return None
     phases = list(dict.fromkeys(name for method in comparison.begun for name in method.seconds))
