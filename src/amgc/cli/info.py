@@ -52,9 +52,11 @@ def lines(info: ModelInfo) -> list[str]:
 
     features, side = info.features, info.image["size"]
     dim = f"{features['dim']:,} features" if features["dim"] else "fitted when the model first learns"
+    described = f"{features['name']}, {dim}" if features["name"] else "chosen when the model first learns"
     return [
         f"{info.path}: {count_text(len(info.classes), 'class')} from {count_text(info.images, 'image')}",
-        f"Features: {features['name']}, {dim}" + (f", images of {side} × {side} pixels" if side else ""),
+        f"Features: {described}" + (f", images of {side} × {side} pixels" if side else ""),
+        *([f"Chosen because {features['why']}"] if features.get("why") else []),
         *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
         *([] if info.margins else ["Margins: 0 for every class"]),
         f"Created {info.created}, changed {info.changed} (change {info.generation}), amgc {info.amgc}",

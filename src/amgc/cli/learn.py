@@ -31,7 +31,8 @@ class Learn:
         str | None,
         arg(
             metavar="NAME|FILE",
-            help="for a new model: patches (the default), resnet18, timm:NAME, a file, or another model, to use its extractor",
+            help="for a new model: lite0 (for photographs), patches, resnet18, timm:NAME, a file, or another model, to use its "
+            "extractor (default: lite0 or patches, by the first images)",
         ),
     ] = None
     size: Annotated[int | None, arg(metavar="INT", help="for a new model: side of the images in pixels")] = None
@@ -65,6 +66,9 @@ def main(arguments: Sequence[str]) -> int:
         raise
     if not given.quiet:
         lines = summary(learned, left_out, len(model.classes))
+        features = model.info().features
+        if created and features.get("why"):
+            lines.insert(1, f"Features: {features['name']}, because {features['why']}. --features chooses others.")
         unusable = [label for label in images if normal(label) not in learned.added]
         if unusable:
             lines.append(f"Not learned, because none of their images could be used: {shortened(unusable)}")

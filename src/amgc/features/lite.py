@@ -102,11 +102,11 @@ class Lite(Extractor):
             images = interpolate(images, (self.resize, self.resize), mode="bilinear", align_corners=False, antialias=True)
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or images.device.type != "cpu":
             return self._pooled(images)
-        parts = images.split(max(1, PIXELS // (images.shape[2] * images.shape[3])))
+        parts = torch.split(images, max(1, PIXELS // (images.shape[2] * images.shape[3])))
         if len(parts) == 1:
             return self._pooled(images)
         features = torch.empty(len(images), self.dim)
-        calls = [*zip(features.split(len(parts[0])), parts, strict=True)]
+        calls = [*zip(torch.split(features, len(parts[0])), parts, strict=True)]
         in_threads(self._fill, calls, min(torch.get_num_threads(), len(parts)))
         return features
 
