@@ -53,7 +53,7 @@ def original(name: str, size: int) -> nn.Module:
 @pytest.mark.parametrize("name", NAMES)
 def test_features_and_logits_are_those_of_the_original(name: str) -> None:
     size = VARIANTS[name].size
-    ours, theirs, pixels = lite(name, size), original(name, size), photographs(2, size)
+    ours, theirs, pixels = lite(name, size, stages=[8], textures=[]), original(name, size), photographs(2, size)
     features = ours(normalise(pixels, ours.mean, ours.std))
     images = (pixels.float() - 127) / 128
     torch.testing.assert_close(features, theirs.extract_features(images).mean((2, 3)), rtol=0, atol=1e-4)
@@ -65,11 +65,38 @@ def test_features_and_logits_are_those_of_the_original(name: str) -> None:
 def test_any_size_of_image_gives_the_features_of_the_original_built_for_that_size(size: int) -> None:
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     expected = original("lite0", size).extract_features(images).mean((2, 3))
-    torch.testing.assert_close(lite(size=size)(images), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(lite(size=size, stages=[8], textures=[])(images), expected, rtol=0, atol=1e-4)
+
+
+def test_stages_and_textures_are_moments_of_the_originals_maps() -> None:
+    theirs, images, maps = original("lite0", 96), torch.randn(2, 3, 96, 96), []
+    for number in (4, 10, 15):  # the last blocks of stages 3, 5 and 7
+        theirs._blocks[number].register_forward_hook(lambda block, given, out: maps.append(out.flatten(2)))
+    maps.append(theirs.extract_features(images).flatten(2))
+    third, fifth, seventh, top = maps
+    network = lite(size=96, stages=[3, 7, 8], textures=[3, 5])
+    deviations = third.std(2, correction=0), fifth.std(2, correction=0)
+    expected = torch.cat([third.mean(2), deviations[0], deviations[1], seventh.mean(2), top.mean(2)], 1)
+    torch.testing.assert_close(network(images), expected, rtol=0, atol=1e-4)
+    assert network.dim == expected.shape[1]
+    assert lite().dim == 40 + 80 + 112 + 320 and lite("lite2").dim == 48 + 88 + 120 + 352
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stages": (7, 9)}, "stages must be numbers from 1 to 8"),
+        ({"textures": (0,)}, "textures must be numbers from 1 to 7"),
+        ({"stages": (), "textures": ()}, "there are no features"),
+    ],
+)
+def test_stages_that_there_are_not_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build("lite0", image_shape=(3, 64, 64), **options)
 
 
 def test_images_need_not_be_square() -> None:
-    assert lite()(torch.randn(2, 3, 40, 75)).shape == (2, 1280)
+    assert lite()(torch.randn(2, 3, 40, 75)).shape == (2, 552)
 
 
 def test_a_folded_convolution_equals_convolution_and_batch_norm() -> None:
@@ -137,8 +164,8 @@ def test_resize_enlarges_images_before_the_network() -> None:
 
 
 def test_every_parameter_gets_a_gradient() -> None:
-    network = lite().requires_grad_()
-    network(torch.randn(4, 3, 64, 64)).square().sum().backward()
+    network = lite(stages=[7, 8], size=32).requires_grad_()
+    network(torch.randn(4, 3, 32, 32)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in network.parameters())
 
 

@@ -24,15 +24,23 @@ from amgc.features.registry import ImageShape
 from amgc.features.threads import in_threads
 from amgc.files import FileFormatError
 
-DIM = 1280
+TOP = 1280
 STEM = 32
 EPSILON = 1e-3  # of the batch norms
+TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
 # Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
 # take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
 PIXELS = 1 << 16
 # Stages: blocks, kernel, stride of the first block, expansion, channels (before width and depth are scaled).
-STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192))
-LAST = (1, 3, 1, 6, 320)
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,10 @@ VARIANTS = {
 
 
 class Lite(Extractor):
-    """A stem, stages of inverted residual blocks, a 1×1 convolution to 1,280 channels, the mean over pixels.
+    """A stem and stages of inverted residual blocks; means and standard deviations over pixels after some stages, joined.
+
+    The means of a late stage tell what things are. The deviations of earlier ones tell textures, which ImageNet's classes need
+    less and leaves, skin or cloth need more.
 
     Images may have any size, and may be grey. On a CPU, threads divide them, and take one or a few at a time.
     """
@@ -77,45 +88,64 @@ class Lite(Extractor):
         super().__init__()
         if image_shape[0] not in (1, 3):
             raise ValueError(f"{name} takes images of three channels, or grey ones; not of {image_shape[0]} channels.")
-        variant = VARIANTS[name]
-        self.dim, self.resize = DIM, options.resize
+        variant, last = VARIANTS[name], max(options.stages + options.textures)
+        self.resize = options.resize
         self.mean, self.std = (127 / 255,) * image_shape[0], (128 / 255,) * image_shape[0]  # (x - 127) / 128
         self.stem = Conv(3, STEM, 3, stride=2)
-        blocks, channels = [], STEM
-        for repeats, kernel, stride, expansion, base in (*STAGES, LAST):
-            fixed = base == STAGES[0][-1] or base == LAST[-1]  # the first and the last stage keep their depth
+        self.blocks = nn.ModuleList()
+        self.means: set[int] = set()  # blocks whose means over pixels are features,
+        self.deviations: set[int] = set()  # and standard deviations
+        channels, self.dim = STEM, 0
+        for stage, (repeats, kernel, stride, expansion, base) in enumerate(STAGES[:last], start=1):
+            fixed = stage in (1, len(STAGES))  # the first and the last stage keep their depth
             width = _rounded(base * variant.width)
             for number in range(repeats if fixed else math.ceil(repeats * variant.depth)):
-                blocks.append(Block(channels, width, kernel, 1 if number else stride, expansion))
+                self.blocks.append(Block(channels, width, kernel, 1 if number else stride, expansion))
                 channels = width
-        self.blocks = nn.Sequential(*blocks)
-        self.top = Conv(channels, DIM, 1)
+            for chosen, blocks in ((options.stages, self.means), (options.textures, self.deviations)):
+                if stage in chosen:
+                    blocks.add(len(self.blocks) - 1)
+                    self.dim += width
+        if last > len(STAGES):
+            self.top = Conv(channels, TOP, 1)
+            self.dim += TOP
         if options.weights is None:
-            self.load_state_dict(folded(read_published(name)))
+            published = folded(read_published(name))
+            self.load_state_dict({name: published[name] for name in self.state_dict()})
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # its stub lacks the argument alone
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features (n, 1280), from 0 to 6, of float images (n, 3, h, w) or (n, 1, h, w)."""
+        """Return features (n, dim) of float images (n, 3, h, w) or (n, 1, h, w)."""
         if images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)
         if self.resize and images.shape[2:] != (self.resize, self.resize):
             images = interpolate(images, (self.resize, self.resize), mode="bilinear", align_corners=False, antialias=True)
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or images.device.type != "cpu":
-            return self._pooled(images)
+            return self.joined(images)
         parts = torch.split(images, max(1, PIXELS // (images.shape[2] * images.shape[3])))
         if len(parts) == 1:
-            return self._pooled(images)
+            return self.joined(images)
         features = torch.empty(len(images), self.dim)
         calls = [*zip(torch.split(features, len(parts[0])), parts, strict=True)]
         in_threads(self._fill, calls, min(torch.get_num_threads(), len(parts)))
         return features
 
     def _fill(self, features: Tensor, images: Tensor) -> None:
-        features.copy_(self._pooled(images))
+        features.copy_(self.joined(images))
 
-    def _pooled(self, images: Tensor) -> Tensor:
-        maps: Tensor = self.top(self.blocks(self.stem(images.contiguous(memory_format=torch.channels_last))))
-        return maps.mean((2, 3))
+    def joined(self, images: Tensor) -> Tensor:
+        """Return features (n, dim) of images (n, 3, h, w), all at a time."""
+        maps, found = self.stem(images.contiguous(memory_format=torch.channels_last)), []
+        for number, block in enumerate(self.blocks):
+            maps = block(maps)
+            if number in self.means:
+                found.append(maps.mean((2, 3)))
+            if number in self.deviations:
+                variance = (maps - maps.mean((2, 3), keepdim=True)).square().mean((2, 3))
+                found.append((variance + TINY).sqrt())
+        if hasattr(self, "top"):
+            found.append(self.top(maps).mean((2, 3)))
+        return torch.cat(found, 1)
 
 
 class Conv(nn.Conv2d):
