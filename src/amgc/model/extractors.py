@@ -19,10 +19,12 @@ from amgc.data.images import Images
 from amgc.data.sets.folders import MEAN, STD
 from amgc.features import build, extractors
 from amgc.features.extractor import Extractor
+from amgc.features.lite import VARIANTS
 from amgc.features.pretrained import import_timm
 from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
+from amgc.model.choice import Look
 from amgc.model.folder import Folder
 from amgc.model.pictures import Frame, Picture, PictureError
 from amgc.registry import is_file
@@ -30,19 +32,22 @@ from amgc.registry import is_file
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
 SIDE = 64  # maximum image size for patches; smaller if the first images are smaller
 FIT_IMAGES = 2500  # maximum number of images that patches are fitted on; they take 30 MB of memory
-INSPECTED = 64  # number of first images whose size and colour are inspected
 PIXELS = 1 << 20  # approximate number of values in a batch
 FULL, LOWRANK = 256, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
 ENCODING = threading.Lock()  # an extractor uses all cores, and patches change torch's number of threads
 
 
-def resolve(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return name or file, and options, of the extractor that `features` refers to: a name, a file or another model."""
-    name = os.fspath(features)
+def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return name or file, and options, of the extractor that `features` refers to: a name, a file or another model.
+
+    Without `features` the name is "", and the first images decide; options are those of patches.
+    """
+    if features is None and not options:
+        return "", {}
+    name = "patches" if features is None else os.fspath(features)
     if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
-        defaults = {"filters": FILTERS, "draw": "gaussian"} if base == "patches" else {}
-        chosen = defaults | options | ({"model": model} if model else {})
+        chosen = defaults(base) | options | ({"model": model} if model else {})
         find(name).with_options(chosen)  # raises an error before anything is written
         if base == "patches" and chosen.get("weights") is not None:
             raise ValueError(
@@ -62,6 +67,11 @@ def resolve(features: str | os.PathLike[str], options: dict[str, Any]) -> tuple[
     return name, options
 
 
+def defaults(name: str) -> dict[str, Any]:
+    """Return the options of an extractor in a model, where they are not those of a run."""
+    return {"filters": FILTERS, "draw": "gaussian"} if name == "patches" else {}
+
+
 def _extractor_of(folder: Folder) -> Path:
     """Return the file of another model's extractor."""
     entry = folder.manifest().files.get("extractor")
@@ -70,10 +80,11 @@ def _extractor_of(folder: Folder) -> Path:
     return folder.checked(entry)
 
 
-def scale_of(features: str | os.PathLike[str]) -> int | None:
+def scale_of(features: str | os.PathLike[str] | None) -> int | None:
     """Return the length to which the model `features` scales the shorter side; None for other features and if not set."""
-    folder = Folder(features)
-    return folder.manifest().image["scale"] if folder.exists else None
+    if features is None or not Folder(features).exists:
+        return None
+    return Folder(features).manifest().image["scale"]
 
 
 def create(name: str, options: dict[str, Any], size: int | None, seed: int) -> Extractor:
@@ -90,6 +101,8 @@ def _build(name: str, options: dict[str, Any], size: int | None) -> Extractor:
     if size is None and name == "timm":
         config = import_timm().get_pretrained_cfg(options["model"])
         size = config.input_size[-1] if config else 224
+    if size is None and name in VARIANTS:
+        size = VARIANTS[name].size
     side = size or (224 if options.get("stem") == "imagenet" else SIDE if name == "patches" else 32)
     return build(name, image_shape=(3, side, side), **options)
 
@@ -116,22 +129,13 @@ def default_covariance(extractor: Extractor) -> Form:
     return "full" if extractor.dim <= FULL else "lowrank"
 
 
-def adapt(options: dict[str, Any], size: int | None, first: Sequence[Picture]) -> tuple[dict[str, Any], int]:
+def adapt(options: dict[str, Any], size: int | None, seen: Look) -> tuple[dict[str, Any], int]:
     """Return options and image size of patches for the first images.
 
     The size is at most that of the images. Grey images are not mirrored, because they may show writing.
     """
-    seen = [image for picture in first[:: max(1, len(first) // INSPECTED)] if (image := _or_none(picture)) is not None]
-    side = size or max(8, min(SIDE, int(np.median([min(image.shape[:2]) for image in seen])) if seen else SIDE))
-    grey = bool(seen) and all((image[..., :1] == image).all() for image in seen)
-    return ({"mirror": not grey} | options if options.get("mirror") is None else options), side
-
-
-def _or_none(picture: Picture) -> NDArray[np.uint8] | None:
-    try:
-        return np.asarray(picture.read(2 * SIDE))
-    except PictureError:
-        return None
+    side = size or max(8, min(SIDE, seen.side or SIDE))
+    return ({"mirror": not seen.equal} | options if options.get("mirror") is None else options), side
 
 
 def fit(extractor: Extractor, frame: Frame, first: Sequence[Picture], seed: int) -> None:

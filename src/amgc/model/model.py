@@ -16,6 +16,7 @@ from amgc.core.statistics import Form
 from amgc.features.extractor import Extractor
 from amgc.model import changes, extractors
 from amgc.model.changes import Learned, Progress
+from amgc.model.choice import choose, look
 from amgc.model.folder import PATIENCE, Folder, Manifest
 from amgc.model.info import Info, describe
 from amgc.model.pictures import Picture, PictureError, pictures
@@ -66,7 +67,7 @@ class Model:
     def create(
         cls,
         path: str | os.PathLike[str],
-        features: str | os.PathLike[str] = "patches",
+        features: str | os.PathLike[str] | None = None,
         size: int | None = None,
         seed: int = 0,
         covariance: Form | None = None,
@@ -74,8 +75,11 @@ class Model:
     ) -> Model:
         """Create a model in the folder `path`, which must be empty or not exist.
 
-        features : "patches" (not trained, fitted on the first images), "resnet18", "resnet32", "convnet" or "timm:NAME"; a file
-            with an extractor saved by amgc or the weights of a ResNet-18; or the folder of another model, to use its extractor.
+        features : "lite0" (EfficientNet-Lite0, trained on ImageNet; "lite1" and "lite2" are larger), "patches" (not trained,
+            fitted on the first images), "resnet18", "resnet32", "convnet" or "timm:NAME"; a file with an extractor saved by
+            amgc or the weights of a ResNet-18; or the folder of another model, to use its extractor. None: the first call of
+            `learn` chooses, and `info` says why: lite0 for photographs in colour if it is installed (the extra `photos`),
+            otherwise patches.
         size : side of the images in pixels. Default: that of the extractor; for patches that of the first images, at most 64.
         covariance : form of the stored covariance. Default: "shared" for patches; for others "full" up to 256 features,
             "lowrank" up to 4,096, "shared" above.
@@ -85,11 +89,11 @@ class Model:
         if size is not None and not 8 <= size <= LARGEST_SIDE:
             raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
         extractor = None
-        if name != "patches":
+        if name not in ("", "patches"):
             extractor = extractors.create(name, chosen, size, seed)
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
-        about = {"name": name, "options": chosen, "given": os.fspath(features), "dim": None}
+        about = {"name": name, "options": chosen, "given": None if features is None else os.fspath(features), "dim": None}
         image = {"size": size, "scale": extractors.scale_of(features)}
         state = State(Manifest(made, about, image))
         return cls.begin(path, state if extractor is None else _with_extractor(state, extractor))
@@ -130,7 +134,8 @@ class Model:
     ) -> Learned:
         """Learn classes from images, given by class, in one pass over the images.
 
-        Images of a known class are added to its statistics. The first call fits patches on its images.
+        Images of a known class are added to its statistics. The first call chooses features by its images, and fits patches on
+        them.
 
         progress : called with the number of images done and of all images.
         on_corrupt : "skip" skips unreadable images; it is an error if no image is readable.
@@ -192,15 +197,22 @@ class Model:
             yield self._state
 
     def _fitted(self, state: State, first: Sequence[Picture]) -> State:
-        """Return the state with an extractor; patches are fitted on these images if there is none yet."""
+        """Return the state with an extractor. If there is none yet, it is chosen for these images or fitted on them."""
         if state.extractor is not None:
             return state
-        manifest = state.manifest
-        options, size = extractors.adapt(manifest.features["options"], manifest.image["size"], first)
-        seed = int(manifest.made["seed"])
-        extractor = extractors.create("patches", options, size, seed)
-        ready = _with_extractor(state, extractor)
-        extractors.fit(extractor, ready.frame, first, seed)
+        features, size, seed = state.manifest.features, state.manifest.image["size"], int(state.manifest.made["seed"])
+        name, options, seen = features["name"], features["options"], look(first)
+        if not name:
+            name, why = choose(seen, size)
+            options = extractors.defaults(name)
+            chosen = features | {"name": name, "options": options, "why": why}
+            state = replace(state, manifest=replace(state.manifest, features=chosen))
+        if name == "patches":
+            options, size = extractors.adapt(options, size, seen)
+        ready = _with_extractor(state, extractors.create(name, options, size, seed))
+        assert ready.extractor is not None
+        if ready.extractor.needs_fit:
+            extractors.fit(ready.extractor, ready.frame, first, seed)
         return ready
 
     # ---- read --------------------------------------------------------------------------------------------------------

