@@ -16,13 +16,14 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from amgc import files, tensor_files
-from amgc.core.calibration import Correction, sample_temperature
 from amgc.core.classifier import Classifier
 from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.parameters import DeviceError, available, check_parameters, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
+from amgc.core.shrinkage import Standardize
 from amgc.core.solver import Balance, Head
 from amgc.core.statistics import ClassStatistics, Form
+from amgc.core.typicality import Typicality
 
 KIND = "classifier"
 
@@ -49,12 +50,14 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     balance : {"per_class", "two_means"}, default="per_class"
         Weights of the classes in the loss: all the same, or the new classes together as much as the old ones (as in the paper).
     shrinkage : "auto", float or pair of floats in [0, 1], default="auto"
-        Shrinkage of each class covariance towards the pooled one, and of the result towards the pooled diagonal. A single
-        number sets the first only. "auto" depends on the number of samples: the pooled covariance counts like three samples
-        per feature, and the shrinkage to the diagonal is oracle approximating shrinkage (OAS). For ``covariance="shared"`` it
-        is chosen by leave-one-out, computed from the statistics in closed form.
-    standardize : bool, default=True
-        Whether to regularise as if every feature had unit variance. Otherwise the result depends on the features' units.
+        "auto" chooses all regularisation by the class statistics. The number that is added to each variance is chosen by
+        leave-one-out, computed in closed form. Class means are drawn towards their average with the weight of two samples. The
+        pooled covariance counts like three samples per feature; classes with far fewer samples get it unmixed. Numbers set the
+        shrinkage of each class covariance towards the pooled one, and of the result towards the pooled diagonal; a single
+        number the first only.
+    standardize : bool or "auto", default="auto"
+        Whether to regularise as if every feature had unit variance. Otherwise the result depends on the features' units. "auto"
+        does so if the variances differ by orders of magnitude. Embeddings and pixels are better without.
     device : str, default="cpu"
         Device of the statistics and the solve, such as "cuda".
     dtype : {"float32", "float64"}, default="float32"
@@ -106,7 +109,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         rank: int = 56,
         balance: Balance = "per_class",
         shrinkage: Literal["auto"] | float | tuple[float, float] = "auto",
-        standardize: bool = True,
+        standardize: Standardize = "auto",
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
@@ -232,28 +235,21 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     def margins_(self) -> np.ndarray:
         return self._solved().margins
 
-    def overconfidence(self, X: Any, y: Any) -> float | None:
-        """Return the factor by which `temperature_` is too small, estimated from training samples, or None if it is unknown.
+    def typicality(self, X: Any) -> np.ndarray:
+        """Return how typical each row is of the class that `predict` gives it, (n,), from 0 to 1.
 
-        The estimate is corrected for the samples having been used in the fit. For features that are far from Gaussian it is
-        well above 1; call `temper` with it.
+        About a share p of the samples of known classes has a typicality below p, so rows below 0.05, say, may be of a class
+        that was never seen. With fewer than three samples beyond one a class, and for ``covariance="diagonal"``, nothing is
+        known and all are 1.
         """
-        check_is_fitted(self)
+        chosen = self.classes_[self._scores(X).argmax(1)].tolist()
         solved = self._solved()
-        correct = solved.solution.correction
-        if correct is None:
-            return None
-        labels = self.classes_.tolist()
-        rows = [self.statistics_.index(label) for label in labels]
-        targets = torch.tensor([labels.index(label) for label in np.asarray(y).tolist()])
-        scores, at_means = (torch.from_numpy(self._scores(part)) for part in (X, self.statistics_.mean.cpu().numpy()[rows]))
-        found = sample_temperature(scores, at_means, targets, Correction(*(part[rows] for part in correct)))
-        return found / solved.temperature
-
-    def temper(self, factor: float) -> AMGCClassifier:
-        """Multiply `temperature_`. This lasts until the classifier is solved again."""
-        self._solved().temperature *= factor
-        return self
+        if self.statistics_.form == "diagonal":
+            return np.ones(len(chosen))
+        if solved.typicality is None:
+            solved.typicality = Typicality(self.statistics_)
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return solved.typicality(X, [self.statistics_.index(label) for label in chosen])
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -328,7 +324,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
                 margin=float(self.margin),
                 balance=self.balance,
                 shrinkage=read_shrinkage(self.shrinkage),
-                standardize=bool(self.standardize),
+                standardize=self.standardize,
             )
             return self._keep(solution)
         return self._solution

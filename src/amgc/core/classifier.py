@@ -9,6 +9,7 @@ import numpy as np
 
 from amgc.core.regularised import Solution
 from amgc.core.statistics import ClassStatistics
+from amgc.core.typicality import Typicality
 
 ROWS = 4096  # scored at a time
 
@@ -28,6 +29,7 @@ class Classifier:
     margins: np.ndarray
     temperature: float
     parameters: str
+    typicality: Typicality | None = None  # prepared when it is first needed
 
     @classmethod
     def of(cls, solution: Solution, statistics: ClassStatistics, rows: Sequence[int], parameters: str) -> Classifier:

@@ -1,12 +1,12 @@
 """Choose the loading of a shared covariance's diagonal by leave-one-out, in closed form from the class statistics.
 
-LDA with Σ + e diag(Σ) classifies in the span of ridge regression from features to class indicators Y with the same e. Its
+LDA with Σ + e diag(level) classifies in the span of ridge regression from features to class indicators Y with the same e. Its
 leave-one-out predictions follow from the full fit. With predictions H Y, and h the mean of H's diagonal in place of each entry
 (as in generalised cross-validation), they are (H Y - h Y) / (1 - h). The scale of predictions does not matter to a classifier,
 so the criterion is not their error but the squared cosine between them and Y. `benchmarks/shared.py --only shrinkage` compares
 it with other criteria.
 
-The criterion needs sums over the eigenvalues of the total covariance T, scaled to unit within-class variances. In many
+The criterion needs sums over the eigenvalues of the total covariance T, scaled to a level of 1. In many
 dimensions these sums are computed by Lanczos iterations with the inverse of T + pivot. One factorisation is enough for all e
 within a factor `REACH` of the pivot.
 """
@@ -22,9 +22,11 @@ from amgc.core import memory, symmetric
 from amgc.core.covariance import SharedCovariance
 from amgc.core.shared import DOUBLE_UP_TO, random_signs
 
-LOADINGS = 10.0 ** (torch.arange(-32, 9, dtype=torch.float64) / 8)  # from 1e-4, the size of the variance floor, to 10
-WITHIN = 0.01  # values this close to the best are equal, and the smallest loading among them is taken
-EXACT_UP_TO = 512  # dimensions in which all eigenvalues are cheap
+LOADINGS = 10.0 ** (torch.arange(-32, 17, dtype=torch.float64) / 8)  # from 1e-4, the size of the variance floor, to 100
+WITHIN = 0.01  # qualities that differ from the best by less than this share of it are equal,
+ERRORS = 0.1  # and those that differ by less than this many standard errors of the best
+EXACT_UP_TO = 640  # dimensions in which all eigenvalues are cheap
+MANY = 2048  # samples up to which those of a T of lower rank are, too
 STEPS = 10  # of the Lanczos iteration
 REACH = 30.0  # sums are accurate to a percent after `STEPS` for loadings within this factor of the pivot
 
@@ -39,24 +41,37 @@ class Sums(NamedTuple):
     trace: tuple[Tensor, Tensor]
 
 
-def chosen_loading(covariance: SharedCovariance, mean: Tensor, count: Tensor, freedom: int) -> float:
-    """Return e of Σ + e diag(Σ) for class means (K, d), float64, of `count` (K,) samples; inf if there are too few."""
+class Loadings(NamedTuple):
+    """The smallest and the largest loading that are as good as the best: by `WITHIN` and by `ERRORS`."""
+
+    smallest: float
+    largest: float
+
+
+def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, count: Tensor, freedom: int) -> Loadings:
+    """Return e of Σ + e diag(level), level (d,), for class means (K, d), float64, of `count` (K,) samples.
+
+    Both are inf if there are too few samples to choose.
+    """
     if len(mean) < 2 or freedom < 1:
-        return float("inf")
-    total = _Total(covariance, mean, count, freedom)
-    if covariance.dim <= EXACT_UP_TO:
-        return total.least(LOADINGS, total.exact())[0]
+        return Loadings(float("inf"), float("inf"))
+    total = _Total(covariance, level, mean, count, freedom)
+    if covariance.dim <= EXACT_UP_TO or total.samples <= min(covariance.dim // 2, MANY):
+        return total.best(LOADINGS, explained(LOADINGS, total.exact(), total.share, total.samples))[0]
+    quality = torch.full_like(LOADINGS, float("nan"))
     pivot = min(max(0.1 * covariance.dim / total.samples, 1e-3), 1.0)  # a usual value
-    for _ in range(4):
-        near = LOADINGS[(pivot / REACH < LOADINGS) & (pivot * REACH > LOADINGS)]
-        loading, lowest, highest = total.least(near, total.around(pivot))
-        if lowest and near[0] > LOADINGS[0]:
-            pivot /= REACH
-        elif highest and near[-1] < LOADINGS[-1]:
-            pivot *= REACH
+    for _ in range(6):
+        near = (pivot / REACH < LOADINGS) & (pivot * REACH > LOADINGS) & quality.isnan()
+        quality[near] = explained(LOADINGS[near], total.around(pivot), total.share, total.samples)
+        known = ~quality.isnan()
+        found, first, last = total.best(LOADINGS[known], quality[known])
+        if first and not known[0]:
+            pivot = float(LOADINGS[known][0]) / REACH * 1.5
+        elif last and not known[-1]:
+            pivot = float(LOADINGS[known][-1]) * REACH / 1.5
         else:
             break
-    return loading
+    return found
 
 
 def explained(loadings: Tensor, sums: Sums, share: Tensor, samples: int) -> Tensor:
@@ -75,23 +90,25 @@ def explained(loadings: Tensor, sums: Sums, share: Tensor, samples: int) -> Tens
 
 
 class _Total:
-    """The total covariance T (d, d), scaled to unit within-class variances. It is computed on demand and not stored."""
+    """The total covariance T (d, d), scaled to a level of 1. It is computed on demand and not stored."""
 
-    def __init__(self, covariance: SharedCovariance, mean: Tensor, count: Tensor, freedom: int) -> None:
+    def __init__(self, covariance: SharedCovariance, level: Tensor, mean: Tensor, count: Tensor, freedom: int) -> None:
         self.covariance, self.freedom, self.samples = covariance, freedom, freedom + len(mean)
         self.share = count.to(mean) / count.sum()
-        self.scale = torch.where(covariance.variances > 0, covariance.variances, 1.0).rsqrt()
+        self.scale = torch.where(level > 0, level, 1.0).to(mean).rsqrt()
         self.offsets = (mean - self.share @ mean) * self.scale
 
-    def least(self, loadings: Tensor, sums: Sums) -> tuple[float, bool, bool]:
-        """Return the smallest loading as good as the best, whether it is the first, and whether the best is the last."""
-        quality = explained(loadings, sums, self.share, self.samples)
-        first = int((quality >= (1 - WITHIN) * quality.max()).nonzero()[0])
-        last = bool(quality.argmax() == len(loadings) - 1)
-        if not bool(quality.max() > 0):
-            first, last = len(loadings) - 1, True
+    def best(self, loadings: Tensor, quality: Tensor) -> tuple[Loadings, bool, bool]:
+        """Return the loadings as good as the best, whether the smallest is the first, and whether the largest is the last."""
+        best = quality.max()
+        if not bool(best > 0):  # no class can be told from another
+            return Loadings(*[float(loadings[-1]) * self.samples / self.freedom] * 2), False, True
+        error = 2 * best.sqrt() * (1 - best) / self.samples**0.5  # of a squared correlation
+        first = int((quality >= (1 - WITHIN) * best).nonzero()[0])
+        last = int((quality >= best - ERRORS * error).nonzero()[-1])
         # T is a sum over all samples, Σ one over the degrees of freedom.
-        return float(loadings[first]) * self.samples / self.freedom, first == 0, last
+        ends = (float(loadings[end]) * self.samples / self.freedom for end in (first, last))
+        return Loadings(*ends), first == 0, last == len(loadings) - 1
 
     def upper(self) -> Tensor:
         kept = self.covariance.upper
@@ -106,7 +123,14 @@ class _Total:
         return matrix
 
     def exact(self) -> Sums:
-        values, vectors = torch.linalg.eigh(symmetric.mirrored(self.upper()).double())
+        matrix = symmetric.mirrored(self.upper()).double()
+        if self.samples < len(matrix):  # T varies in fewer directions than there are samples: those of a few products with it
+            start = torch.randn(len(matrix), self.samples, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            basis = torch.linalg.qr(matrix @ start.to(matrix))[0]
+            values, inside = torch.linalg.eigh(basis.T @ matrix @ basis)
+            vectors = basis @ inside
+        else:
+            values, vectors = torch.linalg.eigh(matrix)
         weights = (self.share[:, None] * self.offsets @ vectors).square().sum(0)
         return Sums((values.clamp_min(0), weights), (values.clamp_min(0), torch.ones_like(values)))
 

@@ -29,8 +29,8 @@ def check_parameters(*, margin: Any, rank: Any, shrinkage: Any, standardize: Any
         raise ValueError(f"margin must be a number that is not negative, not {margin!r}.")
     if not (isinstance(rank, int | np.integer) and rank >= 1):
         raise ValueError(f"rank must be a whole number of at least 1, not {rank!r}.")
-    if not isinstance(standardize, bool | np.bool_):
-        raise ValueError(f"standardize must be True or False, not {standardize!r}.")
+    if not (isinstance(standardize, bool | np.bool_) or (isinstance(standardize, str) and standardize == "auto")):
+        raise ValueError(f"standardize must be True, False or 'auto', not {standardize!r}.")
     available(device)
 
 

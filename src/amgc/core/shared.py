@@ -53,9 +53,15 @@ class Factor:
     def share(self, diagonal: Tensor) -> float:
         """Return tr(Σ⁻¹ diag) for diag ≥ 0 (d,): exact in few dimensions, else by fixed random signs (Hutchinson)."""
         dim, size = self.covariance.dim, diagonal.clamp_min(0).sqrt()
-        if dim <= DOUBLE_UP_TO // 4:
+        if dim <= DOUBLE_UP_TO:
             return float(self.white(torch.diag(size)).square().sum())
         return float(self.white(size[:, None] * random_signs(dim).to(size)).double().square().sum()) / PROBES
+
+    def dimensions(self, diagonal: Tensor) -> float:
+        """Return the number of directions in which Σ - diag varies: tr(M)² / tr(M²) of M = Σ⁻¹ (Σ - diag)."""
+        white = self.white(torch.diag(diagonal.clamp_min(0).sqrt())).double()
+        trace, products = float(white.square().sum()), float((white @ white.T).square().sum())
+        return max(self.covariance.dim - trace, 0.0) ** 2 / max(self.covariance.dim - 2 * trace + products, 1e-12)
 
 
 def random_signs(dim: int) -> Tensor:

@@ -1,30 +1,113 @@
-"""Default shrinkage of covariances, from the number of samples and the class statistics."""
+"""Default regularisation of class means and covariances, from the class statistics alone.
+
+With few samples, what is best is nearly the same for embeddings of photographs, ResNet features, pixels and measurements: one
+covariance for all classes with the same number added to every variance, and class means drawn towards their average.
+`benchmarks/photos.py` compares it with other classifiers, `benchmarks/defaults.py` with other values.
+"""
 
 from __future__ import annotations
 
+import math
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
 from torch import Tensor
 
-from amgc.core.gaussian import oas
-from amgc.core.loading import chosen_loading
+from amgc.core.covariance import SharedCovariance
+from amgc.core.loading import chosen_loadings
 from amgc.core.statistics import ClassStatistics
 
+Standardize: TypeAlias = bool | Literal["auto"]
 POOLED_SAMPLES = 3  # per feature: the weight of the pooled covariance, in samples of a class
+OWN = 0.05  # if no class's own covariance would have this weight, all get the pooled one, which has a closed form
+MEAN_SAMPLES = 2.0  # the weight of the average of all class means in each class mean, in samples
+DIFFERENT = 100.0  # ratio of arithmetic to geometric mean of the variances above which features have different units
+DIAGONAL_SAMPLES = 10.0  # the weight of the level in variances, in samples, if no correlations are stored
+VARIANCE_FLOOR = 1e-4  # least share of the level that is added to each variance
 
 
-def towards_pooled(statistics: ClassStatistics) -> Tensor:
-    """Return the shrinkage towards the pooled covariance per class (K,), as measured in `benchmarks/defaults.py`."""
-    prior = POOLED_SAMPLES * statistics.dim
-    return prior / (prior + statistics.count.double())
+class Regularisation(NamedTuple):
+    """What is solved instead of the raw statistics.
+
+    mean (K, d) : class means, drawn towards their average by 1 - keep (K,).
+    own (K,) : weight of each class's own covariance; the rest is the pooled one's.
+    to_diagonal : shrinkage of the result towards the pooled diagonal.
+    ridge (d,) : added to each variance.
+    """
+
+    mean: Tensor
+    keep: Tensor
+    own: Tensor
+    to_diagonal: float
+    ridge: Tensor
+
+
+def regularisation(
+    statistics: ClassStatistics, shrinkage: tuple[float, float] | None, standardize: Standardize
+) -> Regularisation:
+    """Return the regularisation for `shrinkage` towards the pooled covariance and its diagonal; None chooses everything.
+
+    standardize : add to each variance in proportion to the feature's own variance, not to their average. "auto" does so if
+        variances differ by orders of magnitude, so that the features cannot have the same unit.
+    """
+    mean, count = statistics.mean, statistics.count.double()
+    if shrinkage is not None:
+        to_pooled, to_diagonal = shrinkage
+        ridge = VARIANCE_FLOOR * variance_level(statistics, standardize is not False)
+        return Regularisation(mean, torch.ones_like(count), torch.full_like(count, 1 - to_pooled), to_diagonal, ridge)
+    own = count / (POOLED_SAMPLES * statistics.dim + count)
+    if statistics.form == "shared" or bool((own < OWN).all()):
+        own = torch.zeros_like(own)
+    keep = count / (count + MEAN_SAMPLES)
+    centre = mean.mean(0)
+    level = variance_level(statistics, standardize)
+    drawn = centre + keep.to(mean)[:, None] * (mean - centre)
+    return Regularisation(drawn, keep, own, 0.0, max(_loading(statistics, level), VARIANCE_FLOOR) * level)
+
+
+def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
+    """Return the level of the ridge (d,), float64: each feature's total variance, or the average of all features."""
+    pooled = statistics.shared().variances if statistics.form == "shared" else statistics.pooled().double()
+    within = pooled if pooled.ndim == 1 else pooled.diagonal()
+    total = within + statistics.mean.var(0, correction=0).to(within.device)
+    # The variance of a constant feature is rounding error. Any positive ridge gives it no weight.
+    varies = total.sqrt() > 1e-12 * statistics.mean.abs().amax(0).to(total)
+    if not bool(varies.any()):
+        return torch.ones_like(total)
+    average = total[varies].mean()
+    if standardize == "auto":
+        standardize = bool(average > DIFFERENT * total[varies].log().mean().exp())
+    return torch.where(varies, total if standardize else average, 1.0 if standardize else average)
+
+
+def pooled_covariance(statistics: ClassStatistics) -> SharedCovariance:
+    """Return the pooled covariance for the closed form, of any form that stores correlations."""
+    if statistics.form == "shared":
+        return statistics.shared()
+    pooled = statistics.pooled()
+    return SharedCovariance(pooled, 1.0, pooled.diagonal().double())
 
 
 def towards_diagonal(statistics: ClassStatistics) -> float:
-    """Return the shrinkage of the pooled covariance towards its diagonal: by OAS, or by leave-one-out for a shared covariance.
+    """Return the shrinkage of a shared covariance towards its diagonal by leave-one-out, as `solve_head` uses it.
 
     Leave-one-out (`amgc.core.loading`) chooses Σ + e diag(Σ), which equals (1 - b) Σ + b diag(Σ) up to scale.
     """
-    if statistics.form == "diagonal":
-        return 0.0
-    if statistics.form != "shared":
-        return oas(statistics.pooled(), statistics.freedom)
-    loading = chosen_loading(statistics.shared(), statistics.mean, statistics.count, statistics.freedom)
+    within = statistics.shared()
+    loading = chosen_loadings(within, within.variances, statistics.mean, statistics.count, statistics.freedom).smallest
     return 1 / (1 + 1 / loading)
+
+
+def _loading(statistics: ClassStatistics, level: Tensor) -> float:
+    """Return the ridge in units of the level.
+
+    Of the loadings that leave-one-out finds equally good, few samples call for the largest and many for the smallest.
+    """
+    freedom, dim = statistics.freedom, statistics.dim
+    if statistics.form == "diagonal":
+        return DIAGONAL_SAMPLES / (DIAGONAL_SAMPLES + freedom)
+    found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, freedom)
+    if math.isinf(found.largest):
+        return 1.0  # there is no covariance, so any number gives the same classes
+    share = freedom / (freedom + dim)
+    return math.exp(share * math.log(found.smallest) + (1 - share) * math.log(found.largest))

@@ -293,6 +293,17 @@ class ClassStatistics:
                 spare = buffer.new_zeros(needed + len(self) // 4 - len(buffer), *buffer.shape[1:])
                 self._used[key] = torch.cat([buffer, spare])
 
+    def projected(self, directions: Tensor) -> ClassStatistics:
+        """Return the statistics of the features x @ directions (d, m), in "shared" form."""
+        result = ClassStatistics(directions.shape[1], "shared", dtype=torch.float64, device=self.device)
+        result.classes, result._index = list(self.classes), dict(self._index)
+        result._used = {"count": self.count.clone(), "mean": self.mean @ directions.to(self.mean)}
+        columns = directions.to(self.device, self.dtype)
+        within = self.shared().times(columns) if self.form == "shared" else self.pooled() @ columns
+        result._scatter.upper.copy_((columns.T @ within).double() * self.freedom)
+        result._freedom = self.freedom
+        return result
+
     def remove(self, label: Label) -> ClassStatistics:
         """Remove a class, as if its samples had never been added.
 

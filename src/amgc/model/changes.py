@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,18 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from amgc.core.inputs import listing
-from amgc.core.statistics import ClassStatistics
 from amgc.estimator import AMGCClassifier
 from amgc.model.extractors import encode_batches
-from amgc.model.novelty import ROWS, Fits, empty_statistics, project
 from amgc.model.pictures import Picture, PictureError
-from amgc.model.state import FixedHead, ModelError, Overconfidence, State
+from amgc.model.state import FixedHead, ModelError, State
 
-MOST = 10.0  # largest factor of overconfidence; factors below 1, seen with few well-separated images, are not used either
-CALIBRATED = 2048  # maximum number of images per call of `learn` that overconfidence is measured on
 Progress = Callable[[int, int], None]  # images done, images in total
 
 
@@ -50,22 +43,16 @@ class Learned:
 
 @dataclass
 class Lesson:
-    """Statistics of new images, before they are added to a model. Only statistics outlive the call of `learn`.
-
-    statistics, rows : of the features after `project`; `rows` is a sample of each class, for its distances.
-    calibration : features and labels of a few images, to measure overconfidence on.
-    """
+    """Statistics of new images, before they are added to a model. Only statistics outlive the call of `learn`."""
 
     classifier: AMGCClassifier
-    statistics: ClassStatistics
-    rows: dict[str, Tensor] = field(default_factory=dict)
-    calibration: list[tuple[Tensor, list[str]]] = field(default_factory=list)
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
 
     @property
     def added(self) -> dict[str, int]:
-        return dict(zip(map(str, self.statistics.classes), self.statistics.count.tolist(), strict=True))
+        statistics = self.classifier.statistics_
+        return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
@@ -78,60 +65,30 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         )
     given = [picture for own in images.values() for picture in own]
     labels = [label for label, own in images.items() for _ in own]
-    numbers = [number for own in images.values() for number in range(len(own))]  # of an image within its class
-    sampled = {label: _sample(label, len(own)) for label, own in images.items()}
-    calibrated = max(2, min(64, CALIBRATED // len(images)))  # images per class
     parameters: dict[str, Any] = state.manifest.made["classifier"]
-    lesson = Lesson(AMGCClassifier(**parameters), empty_statistics(state.extractor.dim))
-    kept: dict[str, list[Tensor]] = {}
-    done = 0
+    lesson, done = Lesson(AMGCClassifier(**parameters)), 0
     for rows, features, errors in encode_batches(state.extractor, state.frame, given):
         if errors and on_corrupt == "error":
             raise errors[0][1]
         lesson.skipped += [error for _, error in errors]
         lesson.animated += [given[row].name for row in rows if given[row].animated]
         if rows:
-            own, projected = [labels[row] for row in rows], project(features)
-            lesson.classifier.partial_fit(features.numpy(), np.array(own))
-            lesson.statistics.update(projected, own)
-            some = [at for at, row in enumerate(rows) if numbers[row] < calibrated]
-            lesson.calibration.append((features[some], [own[at] for at in some]))
-            for label in dict.fromkeys(own):
-                chosen = [at for at, row in enumerate(rows) if labels[row] == label and numbers[row] in sampled[label]]
-                kept.setdefault(label, []).append(projected[chosen])
+            lesson.classifier.partial_fit(features.numpy(), np.array([labels[row] for row in rows]))
         done += len(rows) + len(errors)
         if progress is not None:
             progress(done, len(given))
-    if not kept:
+    if len(lesson.skipped) == len(given):
         first = lesson.skipped[0]
         raise ModelError(f"none of the {len(given)} images can be used; the first: {first}") from first
-    lesson.rows = {label: torch.cat(parts) for label, parts in kept.items()}
     return lesson
-
-
-def _sample(label: str, count: int) -> set[int] | range:
-    """Return which images of a class distances are computed for. Depends on the class alone, not on the others of the call."""
-    if count <= ROWS:
-        return range(count)
-    seed = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "big") >> 1
-    return set(torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:ROWS].tolist())
 
 
 def learn(state: State, lesson: Lesson) -> State:
     """Add the statistics of new images and solve for the classifier once."""
     assert not isinstance(state.classifier, FixedHead)  # `collect` refuses it
-    classifier, fits = lesson.classifier, state.fits
     if state.classifier is None:
-        fits = Fits.empty(classifier.statistics_.dim)
-    else:
-        classifier = copy.deepcopy(state.classifier).merge(classifier)
-    overconfidence = state.overconfidence
-    features = torch.cat([features for features, _ in lesson.calibration]).numpy()
-    factor = classifier.overconfidence(features, [label for _, labels in lesson.calibration for label in labels])
-    if factor is not None:
-        overconfidence = overconfidence.merge(sum(lesson.added.values()), math.log(min(max(factor, 1.0), MOST)))
-    fits = fits and fits.learned(lesson.statistics, lesson.rows)
-    return _solved(state, classifier, fits, overconfidence)
+        return _solved(state, lesson.classifier)
+    return _solved(state, copy.deepcopy(state.classifier).merge(lesson.classifier))
 
 
 def merge(state: State, other: State) -> State:
@@ -147,15 +104,13 @@ def merge(state: State, other: State) -> State:
     if other.classifier is None:
         return state
     if state.classifier is None:
-        return replace(state, classifier=other.classifier, fits=other.fits, overconfidence=other.overconfidence)
+        return replace(state, classifier=other.classifier)
     if shared := _same_images(state.classifier, other.classifier):
         raise ModelError(
             f"both models learned {listing(shared)} from the same images, which would count twice. If one model is a copy of "
             "the other, forget these classes in one of them first; to start a second site, use the extractor only."
         )
-    overconfidence = state.overconfidence.merge(other.overconfidence.images, other.overconfidence.log)
-    fits = state.fits and other.fits and state.fits.merged(other.fits)
-    return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier), fits, overconfidence)
+    return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier))
 
 
 def _same_images(one: AMGCClassifier, other: AMGCClassifier) -> list[str]:
@@ -172,17 +127,16 @@ def forget(state: State, label: str) -> State:
     if label not in counts:
         raise ModelError(f"the model has no class {label!r}; its classes are {listing(list(counts))}.")
     if state.classifier is None or len(counts) == 1:
-        return replace(state, classifier=None, fits=None, overconfidence=Overconfidence())
-    fits = state.fits and state.fits.without(label)
+        return replace(state, classifier=None)
     if isinstance(state.classifier, FixedHead):
-        return replace(state, classifier=state.classifier.without(label), fits=fits)
+        return replace(state, classifier=state.classifier.without(label))
     with warnings.catch_warnings():  # `Model.info` reports that a shared covariance keeps the contribution of the class
         warnings.simplefilter("ignore", UserWarning)
         classifier = copy.deepcopy(state.classifier).forget(label)
-    return _solved(state, classifier, fits, state.overconfidence)
+    return _solved(state, classifier)
 
 
-def _solved(state: State, classifier: AMGCClassifier, fits: Fits | None, overconfidence: Overconfidence) -> State:
-    """Return the state with a classifier that is solved now, so that predictions do not wait, and calibrated."""
-    classifier.temper(math.exp(overconfidence.log))
-    return replace(state, classifier=classifier, fits=fits, overconfidence=overconfidence)
+def _solved(state: State, classifier: AMGCClassifier) -> State:
+    """Return the state with a classifier that is solved now, so that predictions do not wait."""
+    assert classifier.head_ is not None
+    return replace(state, classifier=classifier)

@@ -95,11 +95,6 @@ def _kept(state: State, form: str | None) -> list[str]:
                 f"for {len(few)} classes with one or two images (such as {few[0]!r}) the features of these images: they follow "
                 "from mean and covariance"
             )
-    if state.fits is not None:
-        kept.append(
-            "for each class mean and covariance of its features in a few random directions, "
-            "and mean and standard deviation of its images' distances"
-        )
     if state.extractor is not None and state.extractor.name == "patches":
         fragments = "filters that are fragments of the first images, a few pixels wide, up to brightness and contrast"
         drawn = "filters drawn at random with the covariance of small patches of the first images; no fragments of images"

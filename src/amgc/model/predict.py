@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from amgc.model.changes import Progress
 from amgc.model.extractors import encode_batches
 from amgc.model.pictures import Picture, PictureError
-from amgc.model.state import ModelError, State
+from amgc.model.state import FixedHead, ModelError, State
 
 UNKNOWN = "unknown"
 BINS = 15  # of confidence, for calibration
@@ -23,8 +23,8 @@ class Prediction:
     """The most likely classes of an image.
 
     labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
-    fit : the share of the first class's own images that are farther from it than this one; near 0 for an image of no known
-        class. 1 if the class has too few images, None if the model has no distances.
+    fit : how typical the image is of the first class: about the share of images of known classes that are less typical of
+        theirs. Near 0 for an image of no known class. 1 if there are too few images to tell, None without class statistics.
     rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
     source : path or number of the image.
     """
@@ -57,8 +57,8 @@ def predict(state: State, images: Sequence[Picture], top: int, reject: float | N
         raise ModelError("the model has no classes yet; learn some first.")
     if top < 1 or (reject is not None and not 0 <= reject <= 1):
         raise ValueError(f"top must be at least 1 and reject from 0 to 1; got top={top}, reject={reject}.")
-    if reject is not None and state.fits is None:
-        raise ModelError("this model cannot reject: it was created without images, so it has no distances.")
+    if reject is not None and isinstance(state.classifier, FixedHead):
+        raise ModelError("this model cannot reject: it was created from a trained head and has no class statistics.")
     return _predict(state, images, top, reject)
 
 
@@ -71,8 +71,8 @@ def _predict(state: State, images: Sequence[Picture], top: int, reject: float | 
             shares = state.classifier.predict_proba(features.numpy())
             order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
             fits: list[float | None] = [None] * len(rows)
-            if state.fits is not None:
-                fits = state.fits.of(features, [names[best] for best in order[:, 0]]).tolist()
+            if not isinstance(state.classifier, FixedHead):
+                fits = state.classifier.typicality(features.numpy()).tolist()
             for at, (row, fit) in enumerate(zip(rows, fits, strict=True)):
                 labels = tuple(names[place] for place in order[at])
                 values = tuple(float(shares[at, place]) for place in order[at])
@@ -86,7 +86,7 @@ class Evaluation:
     """The result of `Model.evaluate`.
 
     classes : classes of the model, in the order of rows (true) and columns (predicted) of `confusion` (K, K).
-    confidence (n,), correct (n,), fit (n,) : of each image of a known class. The fit is NaN if the model has no distances.
+    confidence (n,), correct (n,), fit (n,) : of each image of a known class. The fit is NaN if the model has no statistics.
     unseen, unseen_fit (m,) : number of images by class, and fits, of classes that the model does not know.
     reject : the fit below which images are rejected, or None.
     skipped : unreadable images, each with the reason.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from amgc.estimator import AMGCClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
 from amgc.model.folder import Folder, Manifest
-from amgc.model.novelty import Fits
 from amgc.model.pictures import Frame
 
 KIND = "model classes"
@@ -66,32 +65,16 @@ class FixedHead:
 
 
 @dataclass(frozen=True)
-class Overconfidence:
-    """The factor by which the classifier's scores are too confident: mean logarithm over the images it was measured on."""
-
-    images: int = 0
-    log: float = 0.0
-
-    def merge(self, images: int, log: float) -> Overconfidence:
-        """Return the mean over these and further images."""
-        total = self.images + images
-        return Overconfidence(total, (self.images * self.log + images * log) / total) if total else self
-
-
-@dataclass(frozen=True)
 class State:
     """Everything a prediction needs. A state is never modified; a change creates a new one.
 
     extractor : None until the first images have been learned, if it is fitted on them.
     classifier : None while there are no classes.
-    fits : None while there are no classes, and for a model made from a run, which has seen no images.
     """
 
     manifest: Manifest
     extractor: Extractor | None = None
     classifier: AMGCClassifier | FixedHead | None = None
-    fits: Fits | None = None
-    overconfidence: Overconfidence = Overconfidence()
 
     @property
     def frame(self) -> Frame:
@@ -152,16 +135,8 @@ class State:
 def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
-    about: dict[str, Any] = {
-        "is": type(state.classifier).__name__,
-        "classifier": header,
-        "tempered": asdict(state.overconfidence),
-    }
-    parts = {f"classifier/{name}": tensor for name, tensor in tensors.items()}
-    if state.fits is not None:
-        about["fits"] = state.fits.header()
-        parts |= {f"fits/{name}": tensor for name, tensor in state.fits.tensors().items()}
-    tensor_files.write(path, KIND, about, parts)
+    about = {"is": type(state.classifier).__name__, "classifier": header}
+    tensor_files.write(path, KIND, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
 
 
 def _read_classes(state: State, path: Path) -> State:
@@ -169,8 +144,7 @@ def _read_classes(state: State, path: Path) -> State:
     try:
         kind = {"AMGCClassifier": AMGCClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
-        fits = Fits.from_file(header["fits"], _under("fits/", tensors)) if "fits" in header else None
-        found = replace(state, classifier=classifier, fits=fits, overconfidence=Overconfidence(**header["tempered"]))
+        found = replace(state, classifier=classifier)
         if found.class_counts != state.manifest.classes:
             raise ValueError("its classes are not those of the manifest")
         return found

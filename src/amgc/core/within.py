@@ -1,0 +1,144 @@
+"""How new samples of the classes would score, from the class statistics alone: leave-one-out in closed form.
+
+Take LDA with Σ = S + ridge, S the pooled covariance with f degrees of freedom, and leave out a sample x = m_k + r of a class of
+n samples. Then m_k becomes m_k - r / (n - 1), and Σ becomes Σ - c r rᵀ / f with c = n / (n - 1). By Sherman and Morrison its
+inverse is Σ⁻¹ + u a aᵀ with a = Σ⁻¹ r, u = (c / f) / (1 - c h / f) and h = rᵀ Σ⁻¹ r. So the scores of x without x depend on
+the K numbers z_j = m_jᵀ Σ⁻¹ r and on h only. Samples are not stored, but the covariance of z within a class and the mean of h
+are known. Draws of z with this covariance stand for the samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from amgc.core.gaussian import root
+from amgc.core.shared import Factor
+from amgc.core.statistics import ClassStatistics
+from amgc.core.whitening import Whitener
+
+CLASSES, NUMBERS = 64, 1 << 24  # draw from at most so many classes, whose covariances of z hold at most so many numbers
+DRAWS = 4096  # in total
+PRIOR = 10.0  # weight of the pooled covariance in the covariance of z of a class, in samples
+MOST = 1 - 1e-6  # the largest leverage of a sample, h c / f; beyond it the trace below was estimated too large
+
+
+class LeftOut(NamedTuple):
+    """Products with Σ⁻¹ of a left-out sample x (n rows), after leaving it out; K classes.
+
+    to_means (n, K) : m_jᵀ Σ⁻¹ x. means (n, K) : m_jᵀ Σ⁻¹ m_j. own (n,) : xᵀ Σ⁻¹ x. around (n,) : rᵀ Σ⁻¹ r.
+    """
+
+    to_means: Tensor
+    means: Tensor
+    own: Tensor
+    around: Tensor
+
+    def scores(self, keep: Tensor) -> Tensor:
+        """Return half of LDA's scores (n, K) for means that are drawn towards their average by 1 - keep (K,)."""
+        return 0.5 * (keep * self.to_means - 0.5 * keep.square() * self.means)
+
+
+def left_out(inner: Tensor, z: Tensor, h: Tensor, row: int, count: float, freedom: float) -> LeftOut:
+    """Return the products of samples of class `row` after leaving each out.
+
+    inner (K, K) : m_iᵀ Σ⁻¹ m_j, with means centred at their average. z (n, K) and h (n,) as above.
+    """
+    c = count / (count - 1)
+    u = (c / freedom) / (1 - (c / freedom * h).clamp_max(MOST))
+    # Vectors become p + α r: the centre moves by -r / (n - 1) / K, and m_k by -r / (n - 1).
+    centre = 1 / (count - 1) / len(inner)
+    alpha = torch.full_like(inner[0], centre)
+    alpha[row] -= 1 / (count - 1)
+    h, u, own = h[:, None], u[:, None], z[:, row, None]
+    of_means, of_x = z + alpha * h, own + (1 + centre) * h  # products with a
+    to_means = inner[row] + (1 + centre) * z + alpha * own + alpha * (1 + centre) * h + u * of_means * of_x
+    means = inner.diagonal() + 2 * alpha * z + alpha.square() * h + u * of_means.square()
+    x = inner[row, row] + 2 * (1 + centre) * own + (1 + centre) ** 2 * h + u * of_x.square()
+    return LeftOut(to_means, means, x[:, 0], (h + u * h.square())[:, 0])
+
+
+@dataclass(frozen=True)
+class Within:
+    """Means and covariances of the classes in the metric Σ⁻¹. Classes are in an order that does not depend on their arrival.
+
+    order (K,) : rows of the statistics. mean (K, d) : class means less their average. count, keep (K,).
+    inner (K, K) : products of the means. leverage (K,) : the mean of h c / f of a class.
+    chosen : the classes to draw from, those with at least two samples, or some of them. spread (chosen, K, K) : of z.
+    """
+
+    order: Tensor
+    mean: Tensor
+    count: Tensor
+    keep: Tensor
+    freedom: float
+    inner: Tensor
+    leverage: Tensor
+    chosen: list[int]
+    spread: Tensor
+
+    @classmethod
+    def of(cls, statistics: ClassStatistics, metric: Factor | Tensor, keep: Tensor) -> Within:
+        """Return it for the regularised Σ: its factor, a matrix (d, d), or its diagonal (d,)."""
+        mean = statistics.mean - statistics.mean.mean(0)
+        order = mean.square().sum(1).argsort().cpu()
+        mean, count = mean[order], statistics.count.cpu()[order].double()
+        freedom = float(max(statistics.freedom, 1))
+        if isinstance(metric, Factor):
+            white = metric.white(mean.T).double()
+            weight, level = metric.solve(white.to(metric.root)).T, metric.covariance.variances
+            trace = max(statistics.dim - metric.share(metric.covariance.extra), 0.0)
+        else:
+            whitener, pooled = Whitener(metric), statistics.pooled().double()
+            white, level = whitener.push(mean).T, metric if metric.ndim == 1 else metric.diagonal()
+            weight = whitener.unwhiten(white.T)
+            trace = float((whitener.push(pooled) * (whitener.inverse.mT if pooled.ndim == 2 else whitener.inverse)).sum())
+        inner = (white.T @ white).cpu()
+        few = max(4, min(CLASSES, NUMBERS // len(count) ** 2))
+        able = [row for row in range(len(count)) if count[row] > 1]
+        chosen = [able[int(at)] for at in torch.linspace(0, len(able) - 1, min(len(able), few)).round()] if able else []
+        spread, size = _spreads(statistics, weight, order, chosen, count, level)
+        odds = size / max(1 / min(max(trace / freedom, 1e-12), MOST) - 1, 1e-12)  # of the leverage, which stays below 1
+        return cls(order, mean, count, keep.cpu()[order], freedom, inner, odds / (1 + odds), chosen, spread)
+
+    def draws(self, seed: int = 0) -> list[tuple[int, LeftOut]]:
+        """Return, for each chosen class, what leaving out each of its samples would give, for draws in their place."""
+        found = []
+        number = max(DRAWS // max(len(self.chosen), 1), 1)
+        noise = torch.randn(number, len(self.inner), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        for row, spread in zip(self.chosen, self.spread, strict=True):
+            count = float(self.count[row])
+            h = torch.full((number,), float(self.leverage[row]) * self.freedom * (count - 1) / count, dtype=torch.float64)
+            found.append((row, left_out(self.inner, noise @ root(spread), h, row, count, self.freedom)))
+        return found
+
+
+def _spreads(
+    statistics: ClassStatistics, weight: Tensor, order: Tensor, chosen: list[int], count: Tensor, level: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the covariance of z of the chosen classes (chosen, K, K), and the size of every class's covariance (K,).
+
+    weight (K, d) is Σ⁻¹ m. The size is relative to the pooled covariance. Both are mixed with the pooled ones by `PRIOR`.
+    """
+    share = (count - 1) / (count - 1 + PRIOR)  # of the class's own
+    if statistics.form == "shared":
+        pooled = weight @ statistics.shared().times(weight.T.to(statistics.device))
+        return pooled.cpu().expand(len(chosen), -1, -1), torch.ones_like(share)
+    average = statistics.pooled()
+    rows = weight.to(average)
+    pooled = (rows * average @ rows.T if average.ndim == 1 else rows @ average @ rows.T).double().cpu()
+    covariances = statistics.covariances
+    size = (covariances.variances().double() / level).sum(1)[order.to(level.device)]
+    size = size / ((average if average.ndim == 1 else average.diagonal()).double() / level).sum().clamp_min(1e-300)
+    size = 1 + share * (size.cpu() - 1)
+    parts = []
+    for row in chosen:
+        own = covariances.rows(slice(int(order[row]), int(order[row]) + 1))
+        projected = (own.product(rows[None])[0] @ rows.T).double().cpu()
+        parts.append(pooled + share[row] * ((projected + projected.T) / 2 - pooled))
+    used = (1 - 1 / count)[chosen]  # residuals of the samples vary a little less than new ones
+    stacked = torch.stack(parts) * used[:, None, None] if parts else pooled.new_zeros(0, *pooled.shape)
+    return stacked, size
