@@ -76,24 +76,19 @@ class Config:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Config:
         """Return the config that `to_json` wrote; raise a ValueError for what does not fit."""
-        values = dict(values)
-        hyper = merged(find(values["method"]).hyper, values.pop("hyper"))
-        machine = merged(Machine(), values.pop("machine"))
-        for name in ("sizes", "classes"):
-            values[name] = None if values.get(name) is None else tuple(values[name])
-        if unknown := set(values) - {f.name for f in fields(cls)}:
-            raise ValueError(f"this version of amgc knows no setting {', '.join(sorted(unknown))}.")
-        return cls(hyper=hyper, machine=machine, **values)
+        if missing := [name for name in ("method", "hyper", "machine") if name not in values]:
+            raise ValueError(f"the config lacks {missing[0]!r}.")
+        return merged(cls(values["method"], find(values["method"]).hyper), values)
 
 
 def read_config(folder: Path, machine: dict[str, Any]) -> Config:
     """Return the config of the run in `folder`, with some settings of the machine replaced."""
-    path, values = folder / RUN, RunFolder(folder).read()
+    values = RunFolder(folder).read()
     try:
-        config = values["config"]
-        return Config.from_json(config | {"machine": config["machine"] | machine})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{str(path)!r} is damaged, or not a run's ({error!r}).") from error
+        config = Config.from_json(values["config"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(f"{str(folder / RUN)!r} cannot be read: {error if type(error) is ValueError else repr(error)}") from error
+    return replace(config, machine=merged(config.machine, machine))
 
 
 def absolute(config: Config) -> Config:

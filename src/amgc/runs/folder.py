@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from amgc import files, locking
-from amgc.schema import decode
+from amgc.options import decode
 
 RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
 CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from amgc.runs.folder import AGAIN, RunError, RunFolder, read_object
 from amgc.runs.record import RunRecord
-from amgc.schema import decode
+from amgc.options import decode
 
 Point: TypeAlias = tuple[float, float]
 Matrix: TypeAlias = tuple[Point, Point]
