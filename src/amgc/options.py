@@ -80,8 +80,8 @@ def alternatives(name: str, known: Iterable[str], before: str = "there are", aft
 def decode(kind: Any, value: Any, name: str = "") -> Any:
     """Return `value`, as JSON, TOML or a user gives it, as an instance of the type `kind`; raise ValueError if it does not fit.
 
-    `name` is the place of the value, for the message. Lists become tuples, integers floats, paths strings and mappings dataclasses
-    where the type says so. Unknown keys are ignored, so that a file may have fields that this version does not read.
+    `name` is the place of the value, for the message. Lists become tuples, integers floats, paths strings and mappings
+    dataclasses where the type says so. Unknown keys are ignored: a file may have fields that this version does not read.
 
     >>> decode(tuple[float, ...], [1, 2.5], "mean")
     (1.0, 2.5)

@@ -87,7 +87,8 @@ def read_config(folder: Path, machine: dict[str, Any]) -> Config:
     try:
         config = Config.from_json(values["config"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RunError(f"{str(folder / RUN)!r} cannot be read: {error if type(error) is ValueError else repr(error)}") from error
+        reason = error if isinstance(error, ValueError) else repr(error)
+        raise RunError(f"{str(folder / RUN)!r} cannot be read: {reason}") from error
     return replace(config, machine=merged(config.machine, machine))
 
 

@@ -31,9 +31,8 @@ from amgc.engine.training import train
 from amgc.engine.watch import TrainingError, Watch
 from amgc.methods.contract import PlainImages, Task
 from amgc.methods.optional import CollectsFromImages
-from amgc.runs.folder import RunExistsError, RunFolder, is_first_process
+from amgc.runs.folder import COMMAND, RunExistsError, RunFolder, is_first_process
 
-COMMAND = "AMGC_COMMAND"  # environment variable: the command that a run is part of, as a JSON list, if not the process's own
 SPLITS = ("training", "test")  # whose images run.json counts
 SKIPPED = 20  # how many unreadable images run.json names; it counts all of them
 FEW = 3  # how many changes of the data a message lists

@@ -34,21 +34,13 @@ def train(session: Session, task: Task) -> None:
             if isinstance(method, BeginsEpochs):
                 method.begin_epoch()
         for batch in source.batches(epoch, done):
-            terms = method.loss(batch)
-            source.optimizer.zero_grad()
-            session.processes.fabric.backward(total(terms))
-            source.optimizer.step()
+            terms = source.step(batch)
             position.step += 1
             session.meter.add(terms)
             if session.watch.wants_progress():
                 session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
             session.checkpoints.save_if_due(source.optimizer, last=position.step == steps * phase.epochs)
         session.meter.check(task)
-
-
-def total(terms: dict[str, Tensor]) -> Tensor:
-    """Return the sum of a loss's terms."""
-    return torch.stack(list(terms.values())).sum()
 
 
 class Source:
@@ -80,6 +72,14 @@ class Source:
     def __len__(self) -> int:
         """Return how many images or features an epoch uses."""
         return len(self.images) if self.uses is None else len(self.uses[0])
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """Make an optimiser step and return the terms of the loss, whose sum is minimised."""
+        terms = self.session.method.loss(batch)
+        self.optimizer.zero_grad()
+        self.session.processes.fabric.backward(torch.stack(list(terms.values())).sum())
+        self.optimizer.step()
+        return terms
 
     def batches(self, epoch: int, done: int) -> Iterator[Batch]:
         """Yield the batches of an epoch from step `done` on."""

@@ -28,6 +28,7 @@ RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
 CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"
 OBSERVED, PLANE = "observed", "plane.safetensors"
 PLAN = "plan.json"  # of a folder with runs of several methods: what `amgc run` was asked for
+COMMAND = "AMGC_COMMAND"  # environment variable: the command that a run is part of, as a JSON list, if not the process's own
 VERSION = 1  # of run.json and of observed/task-N.json
 LOOKS = "A run folder holds run.json (what was run) and metrics.jsonl (a line per finished task), as `amgc run` writes them."
 AGAIN = "restore the file from a copy, or run again"

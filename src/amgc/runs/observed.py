@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from amgc.options import decode
 from amgc.runs.folder import AGAIN, RunError, RunFolder, read_object
 from amgc.runs.record import RunRecord
-from amgc.options import decode
 
 Point: TypeAlias = tuple[float, float]
 Matrix: TypeAlias = tuple[Point, Point]
