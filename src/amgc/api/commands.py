@@ -180,8 +180,7 @@ def _folder(out: str | os.PathLike[str] | None, name: str, wanted: dict[str, Con
 
 def _holds(folder: Path, wanted: dict[str, Config]) -> bool:
     """Whether the folder holds the runs that are wanted, finished or not."""
-    from amgc.engine.config import absolute
-    from amgc.engine.from_config import identity
+    from amgc.engine.config import absolute, identity
 
     plan = _read_plan(folder)
     if plan is None or list(plan.configs) != list(wanted):

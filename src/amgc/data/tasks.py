@@ -177,6 +177,11 @@ class TaskStream:
         """Return the test images of all classes seen so far."""
         return self._select(self._dataset.test, 0, self.seen(task))
 
+    def test_new(self, task: int) -> Images:
+        """Return the test images of the task's new classes."""
+        new = self.classes(task)
+        return self._select(self._dataset.test, new.start, new.stop)
+
     def counts(self, task: int) -> tuple[int, int]:
         """Return how many training and test images the task's new classes have. No image is read."""
         new = self.classes(task)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from amgc import files
 from amgc.data.registry import find as find_data_set
 from amgc.data.registry import is_text
 from amgc.features.registry import find as find_extractor
@@ -119,3 +120,23 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
     if not is_text(found):
         raise ValueError(f"the path {found!r} is not UTF-8, so a run's files cannot hold it; rename what is not.")
     return found
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """Return what decides a run's result: the config without the machine and without the location of the data."""
+    values = {name: value for name, value in config.to_json().items() if name != "machine"}
+    values["data_options"] = {name: value for name, value in config.data_options.items() if name != "root"}
+    plain: dict[str, Any] = files.plain_json(values)
+    return plain
+
+
+def first_task_key(config: Config) -> dict[str, Any]:
+    """Return what decides the training of task 1."""
+    decides = identity(config)
+    key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
+    first = dict(decides["hyper"]["first"])
+    if not first["epochs"]:
+        first = {"epochs": 0}  # the other settings do not matter then
+    elif first["schedule"] != "step":
+        del first["milestones"], first["gamma"]  # they are not used
+    return key | {"first": first, "precision": config.machine.precision}

@@ -19,12 +19,10 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from amgc.data import Images
-from amgc.engine import first_task
-from amgc.engine.checkpoint import Checkpoints, Position, pack
+from amgc.engine.checkpoint import Checkpoints, Position, pack, reuses_first_task
 from amgc.engine.features import FeatureSource
-from amgc.engine.from_config import Vectors
 from amgc.engine.processes import Processes, peak_memory
-from amgc.engine.session import Session
+from amgc.engine.session import Session, Vectors
 from amgc.engine.training import Source
 from amgc.methods.contract import Features, Method, PlainImages, Task
 from amgc.methods.optional import BeginsEpochs, CollectsFromImages
@@ -95,7 +93,7 @@ def passes(session: Session, index: int, trial: Trial) -> tuple[int, int, int]:
     batches = -(-round(images * trial.repeats) // phase.batch_size)
     done = position.step if is_next else 0
     steps = max(0, batches * phase.epochs - done)
-    if index == 0 and not done and first_task.is_reused(session):
+    if index == 0 and not done and reuses_first_task(session):
         return 0, 0, images * trial.reads + sum(tests)
     if not session.method.trains_network(phase):
         new_tests = sum(tests) if is_next or not features.keeps_tests else tests[-1]  # the features of the others are kept
@@ -201,7 +199,8 @@ class _RandomImages(FeatureSource):
     """Random images, or features, in place of every task's training images."""
 
     def __init__(self, session: Session, count: int) -> None:
-        super().__init__(session.stream, session.method, session.augment, session.processes, None, lambda: False)
+        super().__init__(session)
+        self.cache = None
         shape, drawing = (count, *session.stream.shape), torch.Generator().manual_seed(1)
         self._samples: Tensor = torch.rand(shape, generator=drawing)
         if len(shape) > 2:

@@ -129,12 +129,6 @@ class RunFolder:
         """Write metrics.jsonl."""
         files.write_text(self / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
 
-    def write_observed(self, task: int, content: dict[str, Any]) -> None:
-        """Write observed/task-N.json."""
-        self.plane.parent.mkdir(exist_ok=True)
-        content = {"version": VERSION, "task": task} | content
-        files.write_text(self.observed(task), json.dumps(content, allow_nan=False))
-
     def log(self, text: str) -> None:
         """Append a line with the time to log.txt."""
         with (self / LOG).open("a") as file:
