@@ -76,7 +76,7 @@ def run(
     finally:
         _remove_empty(plan)
     if code == STOPPED:
-        raise KeyboardInterrupt(f"stopped; the same call goes on with {str(folder)!r}")
+        raise KeyboardInterrupt(f"stopped; the same call continues {str(folder)!r}")
     return Runs(folder)
 
 
@@ -146,14 +146,14 @@ def compare(
     screen = None if progress else Console(file=io.StringIO(), force_jupyter=False)
     code = command.carry_out(given, Path(out), works, line, screen)
     if code == STOPPED:
-        raise KeyboardInterrupt(f"stopped; the same call goes on with {str(out)!r}")
+        raise KeyboardInterrupt(f"stopped; the same call continues {str(out)!r}")
     if failed := [f"{one.cell}: {one.reason}" for one in works if one.state == "failed"]:
         raise RuntimeError(f"{len(failed)} of {len(works)} runs failed. {'; '.join(failed)}")
     return Comparison(out, cells)
 
 
 def load_run(path: str | os.PathLike[str]) -> Runs:
-    """Return the runs in a folder that `run`, `compare` or the command line wrote. They may still be going.
+    """Return the runs in a folder that `run`, `compare` or the command line wrote. They may still be running.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ def _cached(root: Path, files: Files, folder: Path, memory: int) -> tuple[Mapped
         array = _open(home, manifest, check_all=size_in_bytes(files) <= memory)
     except StaleCacheError as reason:
         if home.exists():
-            log.warning("the cache of %s is made anew: %s", root, reason)
+            log.warning("the cache of %s is rebuilt: %s", root, reason)
         try:
             manifest = _write(home, root, files, fingerprint)
             array = _open(home, manifest, check_all=False)

@@ -247,5 +247,5 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
     try:
         return tensor_files.read(path, KIND)
     except FileFormatError as error:
-        advice = "If there is no copy, delete it: `amgc resume` then begins the run again, with task 1."
+        advice = "If there is no copy, delete it: `amgc resume` then restarts the run from task 1."
         raise FileFormatError(f"{error} {advice}") from error

@@ -41,7 +41,7 @@ class Machine:
         metavar="NAME [NAME …]",
     )
     start: str | None = option(
-        None, "a run whose training of task 1 is taken over, if all that decides it is the same", path=True, metavar="RUN"
+        None, "a run whose training of task 1 is reused; all settings that decide it must be the same", path=True, metavar="RUN"
     )
 
     def __post_init__(self) -> None:
@@ -115,10 +115,10 @@ def absolute(config: Config) -> Config:
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
-    """As it is written into a run's files."""
+    """Return the absolute path as a run's files store it."""
     found = str(Path(path).expanduser().resolve())
     if not is_text(found):
-        raise ValueError(f"the path {found!r} is not UTF-8, so a run's files cannot hold it; rename what is not.")
+        raise ValueError(f"the path {found!r} is not UTF-8, so a run's files cannot store it; rename that folder or file.")
     return found
 
 

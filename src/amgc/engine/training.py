@@ -232,7 +232,7 @@ class Meter:
         if wrong:
             raise TrainingError(
                 f"the loss {wrong[0]!r} became infinite or not a number in task {task.index + 1}. "
-                f"A smaller learning rate (--{'first' if task.is_first else 'later'}.extractor-lr, ….head-lr) helps."
+                f"Try a smaller learning rate (--{'first' if task.is_first else 'later'}.extractor-lr, ….head-lr)."
             )
 
 

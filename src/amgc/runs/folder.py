@@ -117,7 +117,7 @@ class RunFolder:
                 yield
         except locking.FolderBusyError as error:
             name = str(self.path)
-            raise RunExistsError(f"another process is working on {name!r} ({error}); let it, or stop it first.") from error
+            raise RunExistsError(f"another process is working on {name!r} ({error}); wait for it, or stop it first.") from error
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ def _line(text: bytes, task: int, file: Path) -> TaskLine:
     try:
         content = json.loads(text.decode())
     except ValueError as error:
-        raise RunError(f"{where} is damaged ({error}); `amgc resume` writes the file anew.") from error
+        raise RunError(f"{where} is damaged ({error}); `amgc resume` rewrites the file.") from error
     try:
         line: TaskLine = decode(TaskLine, content)
     except ValueError as error:
