@@ -124,8 +124,12 @@ class Checkpoints:
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the restored momenta to the first optimiser that is made after `restore`."""
-        if self._optimizer:
-            restore_optimizer(optimizer, self._optimizer)
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in self._optimizer.items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = tensor
+        if state:
+            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
             self._optimizer = {}
 
 
@@ -231,15 +235,6 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         for name, value in values.items()
         if value is not None
     }
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore what `optimizer_tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -23,7 +23,7 @@ from amgc.engine.checkpoint import Checkpoints, Position, pack, reuses_first_tas
 from amgc.engine.features import FeatureSource
 from amgc.engine.processes import Processes, peak_memory
 from amgc.engine.session import Session, Vectors
-from amgc.engine.training import Source
+from amgc.engine.training import Trainer
 from amgc.methods.contract import Features, Method, PlainImages, Task
 from amgc.methods.optional import BeginsEpochs, CollectsFromImages
 from amgc.text import byte_size, duration
@@ -167,17 +167,17 @@ def _measure_steps(trial: Session, session: Session, task: Task, images: Counter
     share = session.processes.share(batch)
     count = max(1, share.stop - share.start) if trains else max(1, batch // len(task.new)) * len(task.new)
     trial.features = _RandomImages(trial, count)
-    source = Source(trial, task, phase)
+    trainer = Trainer(trial, task, phase)
     if isinstance(method, BeginsEpochs):
         method.begin_epoch()
     images.clear()
     times: list[float] = []
     while not times or (len(times) < STEPS and sum(times) < PATIENCE):
-        times.append(_seconds(lambda: source.step(next(source.batches(0, 0)))))
+        times.append(_seconds(lambda: trainer.step(next(trainer.batches(0, 0)))))
     step, shown = min(times), len(times) * count  # the shortest: the first step warms up
     if trains:
         return step, images[True] / shown, images[False] / shown, 1.0
-    return step, 1.0, 0.0, len(source) / count
+    return step, 1.0, 0.0, len(trainer) / count
 
 
 def _random_features(method: Method[Any], task: Task, rows: int) -> Features:

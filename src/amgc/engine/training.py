@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 def train(session: Session, task: Task) -> None:
     """Train a task from `session.position` to its end."""
     phase, method, position = session.method.phase(task), session.method, session.position
-    source = Source(session, task, phase)
-    steps = -(-len(source) // phase.batch_size)
+    trainer = Trainer(session, task, phase)
+    steps = -(-len(trainer) // phase.batch_size)
     session.watch.begin_task(task, len(session.stream), steps * phase.epochs, position.step)
     for epoch in range(position.step // steps, phase.epochs):
-        set_rates(source.optimizer, phase, epoch)
+        set_rates(trainer.optimizer, phase, epoch)
         done = position.step % steps
         if not done:
             session.meter.reset()
             if isinstance(method, BeginsEpochs):
                 method.begin_epoch()
-        for batch in source.batches(epoch, done):
-            terms = source.step(batch)
+        for batch in trainer.batches(epoch, done):
+            terms = trainer.step(batch)
             position.step += 1
             session.meter.add(terms)
             if session.watch.wants_progress():
                 session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
-            session.checkpoints.save_if_due(source.optimizer, last=position.step == steps * phase.epochs)
+            session.checkpoints.save_if_due(trainer.optimizer, last=position.step == steps * phase.epochs)
         session.meter.check(task)
 
 
-class Source:
-    """The batches of a task, and the optimiser of what they train."""
+class Trainer:
+    """The batches of a task, and the optimiser step that trains on one."""
 
     def __init__(self, session: Session, task: Task, phase: Phase) -> None:
         self.session, self.task, self.phase = session, task, phase
