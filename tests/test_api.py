@@ -72,6 +72,8 @@ def test_the_recorded_command_makes_the_same_configs(settings: dict[str, Any]) -
         ({"features_options": {"with": 1}}, "features_options has no option 'with'"),
         ({"method": "amgc", "margin": "much"}, "margin"),
         ({"tasks": 3, "sizes": [5, 5]}, "tasks"),
+        ({"tasks": 0}, "at least one task, not 0"),
+        ({"sizes": []}, "sum to 0"),
     ],
 )
 def test_a_wrong_setting_is_a_value_error_and_leaves_nothing_behind(settings: dict[str, Any], words: str) -> None:

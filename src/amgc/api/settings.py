@@ -30,11 +30,11 @@ def configs_of(arguments: Sequence[str], settings: Mapping[str, Any]) -> Parsed:
         "features_options": _options("features_options", features_flags(choice), left),
         "machine": merged(preset.chosen_machine(), {name: left.pop(name) for name in MACHINE if name in left}),
     }
-    split = left if any(name in left for name in SPLIT) else vars(preset)  # takes the place of all that the preset says
-    common |= {name: split.get(name) or None for name in SPLIT}
-    common |= {name: left.get(name, getattr(preset, name)) for name in ("classes", "natural_order", "seed")}
-    for name in ("sizes", "classes"):
-        common[name] = tuple(common[name]) if common[name] else None
+    chosen = any(name in left for name in SPLIT)  # takes the place of all that the preset says about the split
+    common |= {name: left.get(name) if chosen else getattr(preset, name) or None for name in SPLIT}
+    common |= {name: left.get(name, getattr(preset, name)) for name in ("natural_order", "seed")}
+    common["sizes"] = None if common["sizes"] is None else tuple(common["sizes"])
+    common["classes"] = tuple(left.get("classes", preset.classes) or ()) or None
     owners = [entry.name for entry in choice.methods.values()]
     own = {name: left.pop(name) for name in owners if isinstance(left.get(name), dict)}
     hyper = {name: value for name, value in left.items() if name not in common}
