@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from _report import kept, side_by_side
 
-from amgc.engine.from_config import Vectors
+from amgc.engine.session import Vectors
 from amgc.methods.contract import Task
 from amgc.methods.fecam import FeCAM, FeCAMHyper
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from amgc.engine.from_config import Vectors
+from amgc.engine.session import Vectors
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find
 

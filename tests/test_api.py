@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import amgc
-from amgc import api
+from amgc.api.settings import flags_of, make_configs
 from amgc.cli.flags import parse
 from amgc.cli.main import main
 from amgc.cli.plan import Plan
@@ -50,8 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> amgc.Runs:
 )
 def test_keywords_make_the_configs_that_flags_make(preset: str | None, settings: dict[str, Any], flags: Any) -> None:
     wanted = parse(flags.split() if flags else [])
-    chosen = {name: settings.pop(name, None) for name in ("method", "data", "features")}
-    made = api._parsed(api._arguments(preset, **chosen), settings)
+    made = make_configs(preset, settings)
     assert made.configs == wanted.configs
     assert made.choice.name == wanted.choice.name
 
@@ -60,9 +59,7 @@ def test_keywords_make_the_configs_that_flags_make(preset: str | None, settings:
     "settings", [{"method": "fecam", "tasks": 2, "first": {"epochs": 3}, "correlation": False}, {"sizes": [4, 6]}]
 )
 def test_the_recorded_command_makes_the_same_configs(settings: dict[str, Any]) -> None:
-    flags = api._flags("digits", settings)
-    method = settings.pop("method", None)
-    assert parse(flags).configs == api._parsed(api._arguments("digits", method, None, None), settings).configs
+    assert parse(flags_of("digits", settings)).configs == make_configs("digits", settings).configs
 
 
 @pytest.mark.parametrize(
@@ -75,6 +72,8 @@ def test_the_recorded_command_makes_the_same_configs(settings: dict[str, Any]) -
         ({"features_options": {"with": 1}}, "features_options has no option 'with'"),
         ({"method": "amgc", "margin": "much"}, "margin"),
         ({"tasks": 3, "sizes": [5, 5]}, "tasks"),
+        ({"tasks": 0}, "at least one task, not 0"),
+        ({"sizes": []}, "sum to 0"),
     ],
 )
 def test_a_wrong_setting_is_a_value_error_and_leaves_nothing_behind(settings: dict[str, Any], words: str) -> None:
@@ -109,7 +108,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_result(finished: amgc.Runs) -
                 raise Stopped
 
     folder = Path("stopped")
-    (config,) = api._parsed(api._arguments(FAST, "lda", None, None), {}).configs.values()
+    (config,) = make_configs(FAST, {"method": "lda"}).configs.values()
     Plan(folder, {"lda": config}).write()
     with contextlib.suppress(Stopped):
         engine_run(config, folder, StopAfterTaskTwo())
@@ -132,7 +131,7 @@ def test_runs_is_a_mapping_with_metrics_by_name(finished: amgc.Runs) -> None:
 
 
 def test_a_frame_has_a_row_per_run_or_per_task(finished: amgc.Runs) -> None:
-    frame, tasks = finished.frame(), finished.to_frame(per_task=True)
+    frame, tasks = finished.frame(), finished.frame(per_task=True)
     assert list(frame.name) == ["lda", "ncm"] and len(tasks) == 10
     for name, metrics in finished.metrics.items():
         assert frame.set_index("name").LA[name] == metrics.last_accuracy
@@ -146,7 +145,7 @@ def test_a_plot_is_a_png_and_a_path_is_written(finished: amgc.Runs) -> None:
 
 def test_a_notebook_shows_a_table(finished: amgc.Runs) -> None:
     page = finished._repr_html_()
-    assert page.count("<tr>") == 3 and f"<td>{100 * finished['lda'].metrics.last_accuracy:.1f}</td>" in page
+    assert page.count("<tr>") == 3 and f"{100 * finished['lda'].metrics.last_accuracy:.1f}" in page
 
 
 def test_progress_is_printed_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:

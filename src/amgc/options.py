@@ -1,10 +1,11 @@
-"""Declare, check and change options: the fields of frozen dataclasses that methods, data sets and extractors have.
+"""Declare options as fields of frozen dataclasses, and read values into dataclasses, checked against their type hints.
 
     @dataclass(frozen=True)
     class MyOptions:
         size: int = option(64, "side of the images in pixels")
 
-The fields are the flags of the command line, the keys of a preset and the keyword arguments in Python. Free of torch.
+The fields are the flags of the command line, the keys of a preset and the keyword arguments in Python. The files of a run are
+read into dataclasses in the same way. Free of torch.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class NoOptions:
 def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
     """Return a frozen dataclass with the `chosen` fields replaced, including fields of nested dataclasses.
 
-    Raises ValueError for an unknown name or a value of the wrong type. `where` is a prefix for names in messages.
+    Raises ValueError for an unknown name and for a value that `decode` rejects. `where` is a prefix for names in messages.
     """
     assert is_dataclass(default) and not isinstance(default, type)
     hints = type_hints(type(default))
@@ -54,7 +56,7 @@ def merged(default: T, chosen: dict[str, Any], where: str = "") -> T:
         if is_dataclass(current) and isinstance(value, dict):
             values[name] = merged(current, value, f"{full}.")
         else:
-            values[name] = _converted(value, hints[name], full)
+            values[name] = decode(hints[name], value, full)
     return replace(default, **values)
 
 
@@ -75,21 +77,82 @@ def alternatives(name: str, known: Iterable[str], before: str = "there are", aft
     return f"did you mean {close[0]!r}? {listed[0].upper()}{listed[1:]}" if close else listed
 
 
-def _converted(value: Any, hint: Any, name: str) -> Any:
-    """Return the value with the declared type. JSON and TOML have no tuples and write 1 for 1.0."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_converted(item, arguments[0], name) for item in value)
-    if origin is Literal:
-        if value in arguments:
+def decode(kind: Any, value: Any, name: str = "") -> Any:
+    """Return `value`, as JSON, TOML or a user gives it, as an instance of the type `kind`; raise ValueError if it does not fit.
+
+    `name` is the place of the value, for the message. Lists become tuples, integers floats, paths strings and mappings
+    dataclasses where the type says so. Unknown keys are ignored: a file may have fields that this version does not read.
+
+    >>> decode(tuple[float, ...], [1, 2.5], "mean")
+    (1.0, 2.5)
+    >>> decode(int | None, "3", "count")
+    Traceback (most recent call last):
+    ValueError: count must be int or None, not '3'.
+    """
+    origin, choices = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        others = [choice for choice in choices if choice is not NoneType]
+        if value is None and len(others) < len(choices):
+            return None
+        if len(others) == 1 and (get_origin(others[0]) or is_dataclass(others[0])):
+            return decode(others[0], value, name)
+        for choice in others:
+            with suppress(ValueError):
+                return decode(choice, value, name)
+    elif origin is Literal:
+        if value in choices:
             return value
-        raise ValueError(f"{name} must be one of {', '.join(map(str, arguments))}; not {value!r}.")
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    allowed = arguments if origin in (Union, UnionType) else (hint,)
-    if float in allowed and int not in allowed and type(value) is int:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}; not {value!r}.")
+    elif origin is tuple:
+        return _tuple(choices, value, name)
+    elif origin is dict and isinstance(value, dict):
+        return {key: decode(choices[1], item, _join(name, key)) for key, item in value.items()}
+    elif is_dataclass(kind) and isinstance(value, dict):
+        return _instance(kind, value, name)
+    elif kind is float and type(value) is int:
         return float(value)
-    if not any(type(value) is kind for kind in allowed):
-        wanted = " or ".join("None" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in allowed)
-        raise ValueError(f"{name} must be {wanted}, not {value!r}.")
-    return value
+    elif kind is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    elif type(value) is kind:
+        return value
+    raise ValueError(f"{name or 'it'} must be {_spelled(kind)}, not {value!r}.")
+
+
+def _tuple(choices: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} must be a list, not {value!r}.")
+    if choices[-1] is Ellipsis:
+        choices = choices[:1] * len(value)
+    if len(value) != len(choices):
+        raise ValueError(f"{name} must have {len(choices)} items, not {len(value)}.")
+    kinds, found = set(choices), {*map(type, value)}
+    if kinds == {float} and found <= {int, float}:  # quickly, for long lists of numbers
+        return tuple(map(float, value))
+    if found == kinds:
+        return tuple(value)
+    return tuple(decode(kind, item, f"{name}[{index}]") for index, (kind, item) in enumerate(zip(choices, value, strict=True)))
+
+
+def _instance(kind: Any, value: dict[str, Any], name: str) -> Any:
+    """Return a dataclass; a field without a default must be there."""
+    hints, found = type_hints(kind), {}
+    for each in fields(kind):
+        if each.name in value:
+            found[each.name] = decode(hints[each.name], value[each.name], _join(name, each.name))
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{name or 'it'} lacks {each.name!r}.")
+    return kind(**found)
+
+
+def _spelled(kind: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_spelled, get_args(kind)))
+    if is_dataclass(kind) or get_origin(kind) is dict:
+        return "a mapping"
+    return "None" if kind is NoneType else str(getattr(kind, "__name__", kind))
+
+
+def _join(name: str, part: str) -> str:
+    return f"{name}.{part}" if name else part

@@ -188,7 +188,7 @@ def test_a_truncated_checkpoint_is_reported_and_nothing_is_lost(stopped, capsys)
     told = capsys.readouterr().err
     assert told.startswith("amgc: error: ") and "checkpoint.safetensors" in told and "Traceback" not in told
     assert len(figures(folder)) == 1
-    assert "delete it: `amgc resume` then begins the run again" in told
+    assert "delete it: `amgc resume` then restarts the run" in told
     path.unlink()
     assert main(["resume", "x", "--quiet"]) == 0 and len(figures(folder)) == 2
 

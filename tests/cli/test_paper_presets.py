@@ -93,9 +93,8 @@ def test_every_preset_has_the_numbers_that_the_tables_show(name: str) -> None:
 def test_a_run_of_the_papers_preset_departs_from_nothing(name: str, tmp_path: Path) -> None:
     for method, config in parse([name, "--method", *methods()]).configs.items():
         plain = json.loads(json.dumps(config.to_json()))
-        run = RunRecord(
-            tmp_path, plain, (), sizes_of(config.data, config.tasks or 0), Metrics([1], [], []), (), (), {}, None, "", ()
-        )
+        sizes = sizes_of(config.data, config.tasks or 0)
+        run = RunRecord(plain, (), sizes, "", {}, None, "", (), path=tmp_path, metrics=Metrics([1], [], []), lines=())
         assert departures(run) == []
         plain["features_options"]["width"] = 0.5
         plain["hyper"]["first"]["epochs"] = 7

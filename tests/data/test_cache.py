@@ -94,7 +94,7 @@ def test_changed_files_are_decoded_again(
     with caplog.at_level(logging.WARNING, "amgc.data"):
         assert reds(pets) == sorted(expected)
     if change in ("content", "touched"):
-        assert "made anew: files were changed" in caplog.text
+        assert "rebuilt: files were changed" in caplog.text
         parts(own_cache)  # exactly one array is left
     else:
         assert "has other caches (1)" in caplog.text and "clear" in caplog.text
@@ -219,7 +219,7 @@ def test_a_damaged_cache_is_created_again_with_a_message(
     damage(parts(own_cache)[part])
     with caplog.at_level(logging.WARNING, "amgc.data"):
         assert reds(pets, memory=memory) == EXPECTED
-    assert "made anew" in caplog.text and decoded.count == 24
+    assert "rebuilt" in caplog.text and decoded.count == 24
     assert reds(pets) == EXPECTED and decoded.count == 24
 
 

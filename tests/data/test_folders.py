@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -171,7 +172,7 @@ def test_a_task_is_kept_in_memory_within_what_load_was_given(pets: Path) -> None
     for memory, kind in ((one - 1, Mapped), (one, InMemory)):
         stream = TaskStream(load(f"folder:{pets}", size=8, memory=memory), (2, 0, 1), (1, 2))
         assert type(stream.train(0).pixels) is kind and type(stream.train(1).pixels) is Mapped
-    stream = TaskStream(load(f"folder:{pets}", size=8, memory=0), (2, 0, 1), (1, 2), budget=one)
+    stream = TaskStream(replace(load(f"folder:{pets}", size=8, memory=0), memory=one), (2, 0, 1), (1, 2))
     assert type(stream.train(0).pixels) is InMemory
 
 

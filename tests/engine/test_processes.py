@@ -24,8 +24,8 @@ from torch import nn
 
 import amgc
 from amgc import tensor_files
+from amgc.engine.checkpoint import FIRST_KIND
 from amgc.engine.config import Machine
-from amgc.engine.first_task import KIND as FIRST_KIND
 from amgc.engine.processes import Processes
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch

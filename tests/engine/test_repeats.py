@@ -72,8 +72,7 @@ def test_the_promised_steps_are_those_of_all_uses(tmp_path: Path, monkeypatch: p
     tiny.variant(monkeypatch, "finetune", repeats=lambda self, features, labels: labels - self.task.new.start + 1)
     config = tiny.config("finetune", tasks=3, later=FROZEN)
     session = Session(config, tmp_path, Watch(), tiny.images())
-    trial, _ = cost._trial_session(session)
-    trials = [cost._measure(trial, session, kind) for kind in (0, 1)]
+    _, trials = cost.measure(session)
     run(config, tmp_path, Note(), dataset=tiny.images())
     assert [trial.repeats for trial in trials] == [1.0, 1.5]
     assert [cost.passes(session, index, trials[min(index, 1)])[0] for index in range(3)] == steps == [6, 12, 12]

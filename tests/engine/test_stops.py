@@ -11,7 +11,7 @@ import tiny
 from amgc.data import Dataset
 from amgc.engine.checkpoint import Checkpoints, read
 from amgc.engine.config import Config
-from amgc.engine.features import FeatureSource
+from amgc.engine.features import FeatureSource, TaskFeatures
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
@@ -76,20 +76,20 @@ def test_a_class_of_one_image_does_not_keep_checkpoints_from_being_written(
     assert saved[-5:] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]
 
 
-@pytest.mark.parametrize("place", ["for_end", "test_batches"])
+@pytest.mark.parametrize(("kind", "place"), [(TaskFeatures, "__init__"), (FeatureSource, "test_batches")])
 @pytest.mark.parametrize("method", ["amgc", "lwf", "fetril"])
 def test_a_stop_after_the_training_keeps_all_of_it(
-    method: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, kind: type, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, watch, whole = tiny.config(method, sizes=(2, 2)), StopAfter(), getattr(FeatureSource, place)
+    config, watch, whole = tiny.config(method, sizes=(2, 2)), StopAfter(), getattr(kind, place)
     dataset = tiny.images((9,) * 4)
 
-    def stopping(self: FeatureSource, task: Any) -> Any:
+    def stopping(*arguments: Any) -> Any:
         watch.stop = watch.task == 1
-        return whole(self, task)
+        return whole(*arguments)
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(FeatureSource, place, stopping)
+        patched.setattr(kind, place, stopping)
         run(config, tmp_path / "stopped", watch, dataset)
     assert watch.done > 0
     assert read(tmp_path / "stopped" / CHECKPOINT)[0]["position"] == {"task": 1, "step": watch.done, "begun": True}

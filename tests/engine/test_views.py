@@ -9,8 +9,8 @@ import pytest
 import tiny
 import torch
 
-from amgc.engine.from_config import make_network
 from amgc.engine.run import run
+from amgc.engine.session import make_network
 
 pytestmark = pytest.mark.cpus
 

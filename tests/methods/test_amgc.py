@@ -18,8 +18,8 @@ from reference import assert_close, cross_entropy, db_loss, tensor
 from amgc.core import losses as losses_module
 from amgc.data import Dataset, Images
 from amgc.engine.config import Config
-from amgc.engine.from_config import Vectors
 from amgc.engine.run import resume, run
+from amgc.engine.session import Vectors
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.amgc import AMGC
 from amgc.methods.contract import Batch, Task

@@ -12,8 +12,8 @@ import tiny
 import torch
 from reference import cross_entropy, tensor
 
-from amgc.engine.from_config import Vectors
 from amgc.engine.run import run
+from amgc.engine.session import Vectors
 from amgc.methods.contract import Batch, Hyper, LinearHead, Method, Task
 from amgc.methods.joint import Joint
 from amgc.methods.registry import find, method, methods

@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 
 import amgc
 from amgc.core.losses import distribution_loss
-from amgc.engine.from_config import make_network
 from amgc.engine.run import run
+from amgc.engine.session import make_network
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Batch, Task
 from amgc.methods.il2a import IL2A

@@ -9,9 +9,9 @@ import pytest
 import tiny
 import torch
 
-from amgc.engine.from_config import make_network
 from amgc.engine.run import run
-from amgc.engine.training import Source
+from amgc.engine.session import make_network
+from amgc.engine.training import Trainer
 from amgc.methods.contract import Batch
 from amgc.methods.registry import find
 
@@ -25,7 +25,7 @@ def test_a_batch_passes_once_through_the_network_and_once_through_what_it_was_be
     calls: list[tuple[Any, bool, int]] = []  # of any network, from the making of a batch to the end of its loss
     steps: list[tuple[int, int, int, list[tuple[str, bool, int]]]] = []
     network, kind = type(make_network(tiny.config(), tiny.images())), find(method).kind
-    whole_forward, whole_batch, whole_loss = network.forward, Source.batch_of_images, kind.loss
+    whole_forward, whole_batch, whole_loss = network.forward, Trainer.batch_of_images, kind.loss
     images: list[int] = []
 
     def forward(self: Any, maps: torch.Tensor) -> torch.Tensor:
@@ -33,7 +33,7 @@ def test_a_batch_passes_once_through_the_network_and_once_through_what_it_was_be
         features: torch.Tensor = whole_forward(self, maps)
         return features
 
-    def batch_of_images(self: Source, pixels: torch.Tensor, *rest: Any) -> Batch:
+    def batch_of_images(self: Trainer, pixels: torch.Tensor, *rest: Any) -> Batch:
         calls.clear()
         images.append(len(pixels))
         return whole_batch(self, pixels, *rest)
@@ -45,7 +45,7 @@ def test_a_batch_passes_once_through_the_network_and_once_through_what_it_was_be
         return terms
 
     monkeypatch.setattr(network, "forward", forward)
-    monkeypatch.setattr(Source, "batch_of_images", batch_of_images)
+    monkeypatch.setattr(Trainer, "batch_of_images", batch_of_images)
     monkeypatch.setattr(kind, "loss", loss)
     run(tiny.config(method), tmp_path, dataset=tiny.images())
     assert [task for task, *_ in steps] == [0] * 6 + [1] * 6 + [2] * 6

@@ -12,9 +12,8 @@ import tiny
 import torch
 from torch.nn.functional import cross_entropy
 
-from amgc.engine.from_config import Vectors, make_network
 from amgc.engine.run import run
-from amgc.engine.session import Session
+from amgc.engine.session import Session, Vectors, make_network
 from amgc.engine.training import rate
 from amgc.engine.watch import Watch
 from amgc.methods.contract import Batch, Task

@@ -92,7 +92,7 @@ def test_a_line_that_does_not_fit_is_an_error_that_says_where(
 def test_a_line_that_is_no_object_is_an_error(write_run: WriteRun) -> None:
     path = write_run("amgc", [1, 1], [])
     (path / "metrics.jsonl").write_text("[1]\n")
-    with pytest.raises(RunError, match="line 1: it must be a JSON object"):
+    with pytest.raises(RunError, match="line 1: it must be a mapping"):
         load_run(path)
 
 
@@ -107,7 +107,7 @@ def test_a_line_that_is_no_object_is_an_error(write_run: WriteRun) -> None:
         ({"sizes": [3, -1]}, r"sizes are \[3, -1\]"),
         ({"class_names": [1, 2]}, r"class_names\[0\] must be str, not 1"),
         ({"config": {"seed": 1}}, "config.method must be str, not None"),
-        ({"config": []}, r"config must be a JSON object, not \[\]"),
+        ({"config": []}, r"config must be a mapping, not \[\]"),
     ],
 )
 def test_a_run_json_that_does_not_fit_is_an_error_that_says_what(

@@ -75,7 +75,7 @@ class Plan:
 
 def shared(plan: Plan) -> Plan:
     """Return the plan in which methods with the same training of task 1 share it."""
-    from amgc.engine.from_config import first_task_key
+    from amgc.engine.config import first_task_key
 
     able = {name: config for name, config in plan.configs.items() if find(config.method).kind.common_start}
     source = next((name for name, config in able.items() if not find(config.method).kind.sees_old_data), None)

@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 from amgc.data.decode import CorruptImageError, Files
-from amgc.data.images import Images, InMemory, Mapped, Pixels, in_memory, size_in_bytes
+from amgc.data.images import InMemory, Mapped, Pixels, size_in_bytes
 from amgc.files import atomic
 from amgc.text import byte_size
 
@@ -104,7 +104,7 @@ def read_files(
     on_corrupt: str = "error",
     memory: int,
 ) -> tuple[Pixels, list[int], list[CorruptImageError]]:
-    """Return all readable files as pixels, with their rows in `files`, and the errors of the other files.
+    """Return the files as pixels, the rows of files that cannot be read, whose pixels are undefined, and their errors.
 
     cache : True for the default folder, a path for another, False for none. Without a cache, images that exceed `memory`
         bytes are decoded each time that they are needed.
@@ -121,25 +121,14 @@ def read_files(
     elif size_in_bytes(files) <= memory or on_corrupt == "skip":
         pixels, errors, bad = _decode_once(files, keep=size_in_bytes(files) <= memory)
     else:
-        return files, list(range(len(files))), []  # an unreadable file is named when it is asked for
+        return files, [], []  # an unreadable file is named when it is asked for
     if errors and on_corrupt == "error":
         more = "" if len(errors) == 1 else f"; {len(errors)} of {len(files)} files cannot be read, and this is the first"
         raise CorruptImageError(errors[0].path, errors[0].reason + more)
     if errors:
         first = f"{errors[0].path!r} ({errors[0].reason})"
         log.warning("%d of %d files cannot be read and are left out; the first: %s", len(errors), len(files), first)
-    wrong = set(bad)
-    return pixels, [row for row in range(len(files)) if row not in wrong], errors
-
-
-def select(pixels: Pixels, kept: Sequence[int], rows: Sequence[int], labels: Sequence[int], memory: int) -> Images:
-    """Return the images of those `rows` of the original files that could be read (`kept`)."""
-    readable = set(kept)
-    chosen = [place for place, row in enumerate(rows) if row in readable]
-    index = torch.tensor([rows[place] for place in chosen], dtype=torch.int64)
-    label = torch.tensor([labels[place] for place in chosen], dtype=torch.int64)
-    whole = len(index) == len(pixels) and torch.equal(index, torch.arange(len(pixels)))
-    return Images(label, in_memory(pixels if whole else pixels.subset(index), memory))
+    return pixels, bad, errors
 
 
 def _decode_once(files: Files, keep: bool) -> tuple[Pixels, list[CorruptImageError], list[int]]:
@@ -167,7 +156,7 @@ def _cached(root: Path, files: Files, folder: Path, memory: int) -> tuple[Mapped
         array = _open(home, manifest, check_all=size_in_bytes(files) <= memory)
     except StaleCacheError as reason:
         if home.exists():
-            log.warning("the cache of %s is made anew: %s", root, reason)
+            log.warning("the cache of %s is rebuilt: %s", root, reason)
         try:
             manifest = _write(home, root, files, fingerprint)
             array = _open(home, manifest, check_all=False)

@@ -180,9 +180,6 @@ class Images:
             pixels = pixels.subset(rows)
         return Images(self.labels[rows] if labels is None else labels, in_memory(pixels, budget))
 
-    def in_memory(self, budget: int = MEMORY) -> Images:
-        return Images(self.labels, in_memory(self.pixels, budget))
-
     def _checked(self, indices: Any) -> Tensor:
         rows = torch.as_tensor(indices)
         if rows.ndim != 1 or (len(rows) and (rows.dtype == torch.bool or rows.is_floating_point())):

@@ -50,9 +50,7 @@ def data_set(name: str, options: Any = None, *, root: Root = "optional") -> Call
     return register
 
 
-def data_sets() -> dict[str, Entry]:
-    """Return all data sets of this package and those registered elsewhere so far."""
-    return DATA_SETS.all()
+data_sets = DATA_SETS.all
 
 
 def find(name: str) -> Entry:

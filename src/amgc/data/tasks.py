@@ -62,8 +62,8 @@ def split_tasks(
     ways = [tasks is not None, first is not None or increment is not None, sizes is not None]
     if sum(ways) != 1:
         raise ValueError(
-            "say how classes are split in exactly one way: tasks=, or first= and increment=, or sizes= (amgc run: --tasks, or "
-            "--first-classes and --increment, or --sizes)."
+            "specify the split of the classes in exactly one way: tasks=, or first= and increment=, or sizes= (amgc run: "
+            "--tasks, or --first-classes and --increment, or --sizes)."
         )
     if count < 1:
         raise ValueError(f"there must be at least one class, not {count}.")
@@ -123,10 +123,9 @@ class TaskStream:
     dataset : where images and names come from.
     order : the classes to learn, as labels of the data set; it may leave classes out.
     sizes : classes per task; they sum to the length of the order.
-    budget : bytes; a task that needs no more is kept in memory. Default: the data set's `memory`.
     """
 
-    def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int], budget: int | None = None) -> None:
+    def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
         order = tuple(int(label) for label in order)
         known = len(dataset.class_names)
         wrong = [label for label in order if not 0 <= label < known]
@@ -139,7 +138,6 @@ class TaskStream:
         self.sizes = split_tasks(len(order), sizes=sizes)
         self.class_names = tuple(dataset.class_names[label] for label in order)
         self._dataset = dataset
-        self._budget = dataset.memory if budget is None else budget
         self._ends = np.cumsum(self.sizes).tolist()
         # position[label] is the label's place in the order, or -1: one lookup for all samples
         self._position = torch.full((known,), -1, dtype=torch.int64)
@@ -177,6 +175,11 @@ class TaskStream:
         """Return the test images of all classes seen so far."""
         return self._select(self._dataset.test, 0, self.seen(task))
 
+    def test_new(self, task: int) -> Images:
+        """Return the test images of the task's new classes."""
+        new = self.classes(task)
+        return self._select(self._dataset.test, new.start, new.stop)
+
     def counts(self, task: int) -> tuple[int, int]:
         """Return how many training and test images the task's new classes have. No image is read."""
         new = self.classes(task)
@@ -194,12 +197,12 @@ class TaskStream:
         whole = sample * (len(self._dataset.train) + len(self._dataset.test))
         task = sample * max(self.counts(task)[0] for task in range(len(self)))
         there = isinstance(self._dataset.train.pixels, InMemory)
-        return sum(size for size in (0 if there else whole, task) if size <= self._budget)
+        return sum(size for size in (0 if there else whole, task) if size <= self._dataset.memory)
 
     def _select(self, images: Images, start: int, stop: int) -> Images:
         labels: Tensor = self._position[images.labels]
         rows = ((labels >= start) & (labels < stop)).nonzero().squeeze(1)
-        return images.subset(rows, labels[rows], self._budget)
+        return images.subset(rows, labels[rows], self._dataset.memory)
 
     def _check(self, task: int) -> None:
         if not 0 <= task < len(self):

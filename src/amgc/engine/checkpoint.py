@@ -1,10 +1,14 @@
-"""Checkpoints: everything that a run needs to continue, in one safetensors file. No pickle, no image, no row of features."""
+"""Checkpoints: everything that a run needs to continue, in one safetensors file. No pickle, no image, no row of features.
+
+Runs of different methods can share the training of task 1: one run saves it, others start from it.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,15 +17,16 @@ from torch import Tensor, nn
 from amgc import tensor_files
 from amgc.core.running import RunningStatistics
 from amgc.core.statistics import ClassStatistics
-from amgc.engine.from_config import identity
+from amgc.engine.config import first_task_key, identity
 from amgc.engine.watch import Stopped
 from amgc.files import MISFITS, FileFormatError, misfit
 from amgc.methods.optional import DelaysCheckpoints, ReshapesNetwork
+from amgc.runs.folder import FIRST_TASK
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
 
-KIND = "checkpoint"
+KIND, FIRST_KIND = "checkpoint", "first task"  # of safetensors files
 STATISTICS: dict[str, type[ClassStatistics | RunningStatistics]] = {
     "class statistics": ClassStatistics,
     "running statistics": RunningStatistics,
@@ -119,9 +124,59 @@ class Checkpoints:
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the restored momenta to the first optimiser that is made after `restore`."""
-        if self._optimizer:
-            restore_optimizer(optimizer, self._optimizer)
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in self._optimizer.items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = tensor
+        if state:
+            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
             self._optimizer = {}
+
+
+# ---- sharing task 1 --------------------------------------------------------------------------------------------------
+
+
+def save_first_task(session: Session) -> None:
+    """Write network and head after the training of task 1, if other methods can start from them."""
+    method = session.method
+    if session.processes.is_first and method.common_start and not method.sees_old_data:
+        tensors = prefixed("network/", session.network.state_dict())
+        tensors |= {"head.weight": method.head.weight, "head.bias": method.head.bias}
+        header = {
+            "key": first_task_key(session.config),
+            "seconds": session.stopwatch.seconds["train"],
+            "losses": session.meter.means(),
+            "steps": session.position.step,
+        }
+        tensor_files.write(session.folder.first_task, FIRST_KIND, header, tensors)
+
+
+def reuses_first_task(session: Session) -> bool:
+    """Return whether the run starts from another run's training of task 1."""
+    return session.config.machine.start is not None and session.method.common_start
+
+
+def load_first_task(session: Session) -> None:
+    """Load what `save_first_task` wrote in the folder `machine.start`."""
+    path = Path(str(session.config.machine.start)) / FIRST_TASK
+    header, tensors = tensor_files.read(path, FIRST_KIND)
+    own = first_task_key(session.config)
+    differing = sorted(name for name in own if header.get("key", {}).get(name) != own[name])
+    if differing:
+        raise ValueError(
+            f"task 1 of {session.config.machine.start!r} was trained with another {', '.join(differing)}; "
+            "leave --start out, or set the same."
+        )
+    session.network.load_state_dict(without("network/", tensors))
+    session.method.head.set(tensors["head.weight"], tensors["head.bias"])
+    session.stopwatch.seconds["train"] = float(header["seconds"])
+    session.position.step = int(header.get("steps", 0))  # files of older versions lack it
+    session.meter.sums = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in header["losses"].items()}
+    session.meter.count = 1
+    session.stopwatch.start()
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
 
 
 def pack(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -182,19 +237,10 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore what `optimizer_tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return header and tensors of a checkpoint."""
     try:
         return tensor_files.read(path, KIND)
     except FileFormatError as error:
-        advice = "If there is no copy, delete it: `amgc resume` then begins the run again, with task 1."
+        advice = "If there is no copy, delete it: `amgc resume` then restarts the run from task 1."
         raise FileFormatError(f"{error} {advice}") from error

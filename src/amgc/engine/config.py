@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from amgc import files
 from amgc.data.registry import find as find_data_set
 from amgc.data.registry import is_text
 from amgc.features.registry import find as find_extractor
@@ -40,7 +41,7 @@ class Machine:
         metavar="NAME [NAME …]",
     )
     start: str | None = option(
-        None, "a run whose training of task 1 is taken over, if all that decides it is the same", path=True, metavar="RUN"
+        None, "a run whose training of task 1 is reused; all settings that decide it must be the same", path=True, metavar="RUN"
     )
 
     def __post_init__(self) -> None:
@@ -76,24 +77,20 @@ class Config:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Config:
         """Return the config that `to_json` wrote; raise a ValueError for what does not fit."""
-        values = dict(values)
-        hyper = merged(find(values["method"]).hyper, values.pop("hyper"))
-        machine = merged(Machine(), values.pop("machine"))
-        for name in ("sizes", "classes"):
-            values[name] = None if values.get(name) is None else tuple(values[name])
-        if unknown := set(values) - {f.name for f in fields(cls)}:
-            raise ValueError(f"this version of amgc knows no setting {', '.join(sorted(unknown))}.")
-        return cls(hyper=hyper, machine=machine, **values)
+        if missing := [name for name in ("method", "hyper", "machine") if name not in values]:
+            raise ValueError(f"the config lacks {missing[0]!r}.")
+        return merged(cls(values["method"], find(values["method"]).hyper), values)
 
 
 def read_config(folder: Path, machine: dict[str, Any]) -> Config:
     """Return the config of the run in `folder`, with some settings of the machine replaced."""
-    path, values = folder / RUN, RunFolder(folder).read()
+    values = RunFolder(folder).read()
     try:
-        config = values["config"]
-        return Config.from_json(config | {"machine": config["machine"] | machine})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{str(path)!r} is damaged, or not a run's ({error!r}).") from error
+        config = Config.from_json(values["config"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = error if isinstance(error, ValueError) else repr(error)
+        raise RunError(f"{str(folder / RUN)!r} cannot be read: {reason}") from error
+    return replace(config, machine=merged(config.machine, machine))
 
 
 def absolute(config: Config) -> Config:
@@ -118,8 +115,28 @@ def absolute(config: Config) -> Config:
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
-    """As it is written into a run's files."""
+    """Return the absolute path as a run's files store it."""
     found = str(Path(path).expanduser().resolve())
     if not is_text(found):
-        raise ValueError(f"the path {found!r} is not UTF-8, so a run's files cannot hold it; rename what is not.")
+        raise ValueError(f"the path {found!r} is not UTF-8, so a run's files cannot store it; rename that folder or file.")
     return found
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """Return what decides a run's result: the config without the machine and without the location of the data."""
+    values = {name: value for name, value in config.to_json().items() if name != "machine"}
+    values["data_options"] = {name: value for name, value in config.data_options.items() if name != "root"}
+    plain: dict[str, Any] = files.plain_json(values)
+    return plain
+
+
+def first_task_key(config: Config) -> dict[str, Any]:
+    """Return what decides the training of task 1."""
+    decides = identity(config)
+    key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
+    first = dict(decides["hyper"]["first"])
+    if not first["epochs"]:
+        first = {"epochs": 0}  # the other settings do not matter then
+    elif first["schedule"] != "step":
+        del first["milestones"], first["gamma"]  # they are not used
+    return key | {"first": first, "precision": config.machine.precision}

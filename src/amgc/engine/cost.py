@@ -1,7 +1,7 @@
-"""Estimate the cost of a run before it starts: timed steps times the passes that are left.
+"""Estimate the cost of a run before it starts: a timed step times the passes that are left.
 
-A few steps of a first and of a later task are timed in the real training loop, with a copy of the network and noise for images.
-The first task gets half of all classes, the average number of old ones. Neither the session nor any image is touched.
+A step of a first and of a later task is timed on a copy of the network with random images. Neither the session nor any image
+of the data set is touched. The first task gets half of all classes, the average number of old ones.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,20 +19,17 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from amgc.data import Images
-from amgc.engine import first_task
-from amgc.engine.checkpoint import Checkpoints, Position, pack
+from amgc.engine.checkpoint import Checkpoints, Position, pack, reuses_first_task
 from amgc.engine.features import FeatureSource
-from amgc.engine.from_config import Vectors
 from amgc.engine.processes import Processes, peak_memory
-from amgc.engine.session import Session
-from amgc.engine.training import Meter, train
-from amgc.engine.watch import Stopped, Watch
+from amgc.engine.session import Session, Vectors
+from amgc.engine.training import Trainer
 from amgc.methods.contract import Features, Method, PlainImages, Task
-from amgc.methods.optional import CollectsFromImages, RepeatsFeatures
+from amgc.methods.optional import BeginsEpochs, CollectsFromImages
 from amgc.text import byte_size, duration
 
 STEPS, PATIENCE = 3, 1.0  # steps that are timed, but no further one after so many seconds
-COLLECTED = 8  # images on which `Method.collect` is timed
+FORWARD, COLLECTED = 64, 8  # images on which a forward pass and `Method.collect` are timed
 ROWS = 512  # features on which `Method.end` is timed, and then on twice as many
 WIDE = 1024  # features with which `Method.end` is timed if there are more and nothing is trained
 clock = time.perf_counter
@@ -61,36 +57,31 @@ class Cost:
 class Trial:
     """What was measured in a first or a later task. Times are in seconds."""
 
-    trains: bool  # whether the network is trained
-    step: float  # time of an optimiser step
-    trained: float  # images that train the network, for each image of a batch
-    passed: float  # images that go forwards only, for each image of a batch
-    repeats: float  # how often an epoch uses each image
-    collect: float  # time of `Method.collect` per image
-    collected: float  # how often it uses each image
-    end: float  # time of `Method.end` for no rows
-    row: float  # time of `Method.end` per row of features
-    reads: bool  # whether `Method.end` reads the features
-    checkpoint: int  # bytes of a checkpoint after the last task
+    step: float = 0.0  # time of an optimiser step
+    trained: float = 1.0  # images that train the network, for each image of a batch
+    passed: float = 0.0  # images that go forwards only, for each image of a batch
+    repeats: float = 1.0  # how often an epoch uses each image
+    collect: float = 0.0  # time of `Method.collect` per image, which it trains on once
+    end: float = 0.0  # time of `Method.end` for no rows
+    row: float = 0.0  # time of `Method.end` per row of features
+    reads: bool = False  # whether `Method.end` reads the features
+    checkpoint: int = 0  # bytes of a checkpoint after the last task
 
 
 def estimate(session: Session) -> Cost:
     """Return what is left to do from the session's position."""
     left = range(session.position.task, len(session.stream))
-    with torch.random.fork_rng(devices=[]):
-        trial_session, per_image = _trial_session(session)
-        trials = [_measure(trial_session, session, kind) for kind in range(min(left.stop, 2) if left else 0)]
+    forward, trials = measure(session) if left else (0.0, [Trial()])
     trained, passed, tasks = 0, 0, []
     for index in left:
         trial, images = trials[min(index, 1)], session.features.image_count(index)
         steps, shown, forwards = passes(session, index, trial)
-        trained += round(shown * trial.trained + images * trial.collected)
+        trained += round(shown * trial.trained) + images * isinstance(session.method, CollectsFromImages)
         passed += round(shown * trial.passed) + forwards
-        seconds = steps * trial.step + forwards * per_image + images * (trial.collect + trial.row)
-        tasks.append(seconds + trial.end)
-    checkpoint = trials[-1].checkpoint if trials else 0
+        tasks.append(steps * trial.step + forwards * forward + images * (trial.collect + trial.row) + trial.end)
+    checkpoint = trials[-1].checkpoint
     weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
-    memory = peak_memory() + session.stream.bytes_to_read() + checkpoint + _kept_features(session, left, trials)
+    memory = peak_memory() + session.stream.bytes_to_read() + checkpoint + _kept_features(session, left)
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + weights, memory, tuple(tasks))
 
 
@@ -102,9 +93,9 @@ def passes(session: Session, index: int, trial: Trial) -> tuple[int, int, int]:
     batches = -(-round(images * trial.repeats) // phase.batch_size)
     done = position.step if is_next else 0
     steps = max(0, batches * phase.epochs - done)
-    if index == 0 and not done and first_task.is_reused(session):
+    if index == 0 and not done and reuses_first_task(session):
         return 0, 0, images * trial.reads + sum(tests)
-    if not trial.trains:
+    if not session.method.trains_network(phase):
         new_tests = sum(tests) if is_next or not features.keeps_tests else tests[-1]  # the features of the others are kept
         fitted = min(images, session.network.fit_images) * (index == 0 and session.network.needs_fit)
         return steps, 0, images * (trial.reads or phase.epochs > 0) + fitted + new_tests
@@ -113,106 +104,80 @@ def passes(session: Session, index: int, trial: Trial) -> tuple[int, int, int]:
     return steps, images * phase.epochs - shown, images * trial.reads + sum(tests)
 
 
-def _kept_features(session: Session, left: range, trials: list[Trial]) -> int:
+def _kept_features(session: Session, left: range) -> int:
     """Return the bytes of all test features, and of the largest task's training features, as far as they are kept."""
-    features = session.features
+    features, method = session.features, session.method
     tests = sum(session.stream.counts(index)[1] for index in range(len(session.stream))) * features.keeps_tests
-    frozen = (index for index in left if not trials[min(index, 1)].trains and not features.streams(session.task(index)))
-    return 4 * session.network.dim * (tests + max(map(features.image_count, frozen), default=0))
+    frozen = (task for task in map(session.task, left) if not method.trains_network(method.phase(task)))
+    kept = (features.image_count(task.index) for task in frozen if not features.streams(task))
+    return 4 * session.network.dim * (tests + max(kept, default=0))
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 
-def _trial_session(session: Session) -> tuple[Session, float]:
-    """Return a copy of the session whose images are noise, and the seconds of a forward pass per image."""
-    network, hyper, count = copy.deepcopy(session.network), session.config.hyper, session.processes.count
-    if network.needs_fit:
-        images = Images.of(_noise(session, COLLECTED), torch.zeros(COLLECTED))
-        network.fit(images, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
-    first, later = (replace(phase, epochs=min(phase.epochs, STEPS)) for phase in (hyper.first, hyper.later))
-    trial, device = copy.copy(session), session.processes.device
-    trial.processes, trial.watch = _OneProcess(session), _Timer(network)
-    trial.method = type(session.method)(replace(hyper, first=first, later=later), network, device)
-    images = _Noise(trial, 64).training_images(Task(0, range(1)))
-    per_image = min(_seconds(lambda: list(_Noise(trial, 64).extract(images))) for _ in range(STEPS)) / len(images) / count
-    if network.dim > WIDE and not any(trial.method.phase(Task(index, range(1))).epochs for index in (0, 1)):
-        network = Vectors(WIDE)
-        trial.method = type(session.method)(trial.method.hyper, network, device)
-    trial.network = network
-    trial.checkpoints = _NoCheckpoints(trial)
-    return trial, per_image
+def measure(session: Session) -> tuple[float, list[Trial]]:
+    """Return the seconds of a forward pass per image, and what a first and a later task cost."""
+    with torch.random.fork_rng(devices=[]):
+        trial, network, hyper = copy.copy(session), copy.deepcopy(session.network), session.config.hyper
+        trial.processes, trial.position, trial.checkpoints = _OneProcess(session), Position(), Checkpoints(trial)
+        images: Counter[bool] = Counter()  # that went through the network or its copies with gradients (True) and without
+        network.register_forward_hook(lambda module, inputs, out: images.update({out.requires_grad: len(out)}))
+        trial.method = type(session.method)(hyper, network, session.processes.device)
+        trial.features = _RandomImages(trial, FORWARD)
+        found = trial.features.training_images(Task(0, range(1)))
+        if network.needs_fit:
+            network.fit(found, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
+        passing = min(_seconds(lambda: list(trial.features.extract(found))) for _ in range(STEPS))
+        if network.dim > WIDE and not (hyper.first.epochs or hyper.later.epochs):
+            trial.method = type(session.method)(hyper, Vectors(WIDE), session.processes.device)
+        trials = [_measure_task(trial, session, index, images) for index in range(min(len(session.stream), 2))]
+    return passing / FORWARD / session.processes.count, trials
 
 
-def _measure(trial: Session, session: Session, kind: int) -> Trial:
-    """Take the trial session through its first task (kind 0) or a later one (kind 1)."""
-    method, classes, wider = trial.method, len(session.stream.class_names), session.network.dim / trial.network.dim
-    half = max(1, classes // 2) if len(session.stream) > 1 else classes
-    task = Task(1, range(half, min(half + session.stream.sizes[1], classes))) if kind else Task(0, range(half))
-    method.task = task
+def _measure_task(trial: Session, session: Session, index: int, images: Counter[bool]) -> Trial:
+    """Take the trial session through its first task (index 0) or a later one (index 1)."""
+    method, stream, classes = trial.method, session.stream, len(session.stream.class_names)
+    half = max(1, classes // 2) if len(stream) > 1 else classes
+    method.task = task = Task(1, range(half, min(half + stream.sizes[1], classes))) if index else Task(0, range(half))
     method.begin(task, torch.Generator().manual_seed(0))
-    trains, step, trained, passed, repeats = _measure_steps(trial, session, task)
-    collect, collected = _measure_collect(trial, task) if wider == 1 else (0.0, 0.0)
-    end, row, reads = _measure_end(method, task)
-    few, all_ = trial.network.dim, session.network.dim
-    # With more features than were timed, a tensor grows along each axis of features, or of the pairs of a triangle.
-    growth = {few: all_ / few, few * (few + 1) // 2: all_ * (all_ + 1) / (few * (few + 1))}
+    steps = _measure_steps(trial, session, task, images) if method.phase(task).epochs else (0.0, 1.0, 0.0, 1.0)
+    timed, whole, collect = method.network.dim, session.network.dim, 0.0
+    if isinstance(method, CollectsFromImages) and timed == whole:
+        few = _RandomImages(trial, COLLECTED)
+        plain = PlainImages(lambda size: few.batches(few.training_images(task), size), lambda tensor: tensor)
+        collect = _seconds(lambda: method.collect(task, plain)) / COLLECTED / session.processes.count
+    features = _random_features(method, task, ROWS)
+    less = _seconds(lambda: copy.deepcopy(method).end(task, features))  # warms up
+    less = min(less, _seconds(lambda: copy.deepcopy(method).end(task, _random_features(method, task, ROWS))))
+    row = max(0.0, _seconds(lambda: method.end(task, _random_features(method, task, 2 * ROWS))) - less) / ROWS
+    # With more features than were timed, a solve takes their cube, an update of a covariance their square, and a tensor grows
+    # along each axis of features, or of the pairs of a triangle.
+    growth = {timed: whole / timed, timed * (timed + 1) // 2: whole * (whole + 1) / (timed * (timed + 1))}
     sizes = (t.nbytes * math.prod(growth.get(axis, 1.0) for axis in t.shape) for t in pack(method.state())[1].values())
-    kept = sum(sizes) * classes / len(task.seen)
-    checkpoint = round(kept) + 2 * sum(parameter.nbytes for parameter in trial.network.parameters())
-    # With more features than were timed, a solve takes their cube, an update of a covariance their square.
-    end, row, collect = end * wider**3, row * wider**2, collect / session.processes.count
-    return Trial(trains, step, trained, passed, repeats, collect, collected, end, row, reads, checkpoint)
+    checkpoint = round(sum(sizes) * classes / len(task.seen)) + 2 * sum(p.nbytes for p in method.network.parameters())
+    end, row = max(0.0, less - row * ROWS) * (whole / timed) ** 3, row * (whole / timed) ** 2
+    return Trial(*steps, collect, end, row, next(iter(features), None) is None, checkpoint)
 
 
-def _measure_steps(trial: Session, session: Session, task: Task) -> tuple[bool, float, float, float, float]:
-    """Run the training loop for a few steps. Return the first five fields of `Trial`."""
-    method, timer, phase, trains = trial.method, trial.watch, trial.method.phase(task), trial.method.trains_network()
-    if not phase.epochs:
-        return False, 0.0, 1.0, 0.0, 1.0
-    count = min(phase.batch_size, session.features.image_count(task.index))
-    share = session.processes.share(count) if trains else slice(0, count)
-    trial.position, trial.meter = Position(), Meter()
-    trial.features = _Noise(trial, max(1, share.stop - share.start))
-    with suppress(Stopped):
-        train(trial, task)
-    assert isinstance(timer, _Timer)
+def _measure_steps(trial: Session, session: Session, task: Task, images: Counter[bool]) -> tuple[float, float, float, float]:
+    """Make a few steps of the training loop. Return the first four fields of `Trial`."""
+    method, phase, trains = trial.method, trial.method.phase(task), trial.method.trains_network()
+    batch = min(phase.batch_size, session.features.image_count(task.index))
+    share = session.processes.share(batch)
+    count = max(1, share.stop - share.start) if trains else max(1, batch // len(task.new)) * len(task.new)
+    trial.features = _RandomImages(trial, count)
+    trainer = Trainer(trial, task, phase)
+    if isinstance(method, BeginsEpochs):
+        method.begin_epoch()
+    images.clear()
+    times: list[float] = []
+    while not times or (len(times) < STEPS and sum(times) < PATIENCE):
+        times.append(_seconds(lambda: trainer.step(next(trainer.batches(0, 0)))))
+    step, shown = min(times), len(times) * count  # the shortest: the first step warms up
     if trains:
-        shown = timer.steps * len(trial.features.training_images(task))
-        return True, timer.seconds, timer.images[True] / shown, timer.images[False] / shown, 1.0
-    repeats = None
-    if isinstance(method, RepeatsFeatures):
-        ((features, labels),) = _random_features(method, task, ROWS)
-        repeats = method.repeats(features.cpu(), labels.cpu())
-    return False, timer.seconds, 1.0, 0.0, 1.0 if repeats is None else float(repeats.double().mean())
-
-
-def _measure_collect(trial: Session, task: Task) -> tuple[float, float]:
-    """Return the time of `Method.collect` per image, and how often it uses each."""
-    method, source, used = trial.method, _Noise(trial, COLLECTED), 0
-
-    def batches(size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        nonlocal used
-        for images, labels in source.batches(source.training_images(task), size):
-            used += len(labels)
-            yield images, labels
-
-    if not isinstance(method, CollectsFromImages):
-        return 0.0, 0.0
-    seconds = _seconds(lambda: method.collect(task, PlainImages(batches, lambda tensor: tensor)))
-    return seconds / COLLECTED, used / COLLECTED
-
-
-def _measure_end(method: Method[Any], task: Task) -> tuple[float, float, bool]:
-    """Return the time of `Method.end` for no rows and per row, and whether it reads features."""
-
-    def timed(method: Method[Any], features: Features) -> float:
-        return _seconds(lambda: method.end(task, features))
-
-    copies, features = [copy.deepcopy(method) for _ in range(2)], _random_features(method, task, ROWS)
-    less = min(timed(copies[0], features), timed(copies[1], _random_features(method, task, ROWS)))  # the first one warms up
-    row = max(0.0, timed(method, _random_features(method, task, 2 * ROWS)) - less) / ROWS
-    return max(0.0, less - row * ROWS), row, next(iter(features), None) is None
+        return step, images[True] / shown, images[False] / shown, 1.0
+    return step, 1.0, 0.0, len(trainer) / count
 
 
 def _random_features(method: Method[Any], task: Task, rows: int) -> Features:
@@ -230,23 +195,20 @@ def _seconds(action: Callable[[], Any]) -> float:
     return clock() - start
 
 
-def _noise(session: Session, count: int) -> Tensor:
-    shape, drawing = (count, *session.stream.shape), torch.Generator().manual_seed(1)
-    if len(shape) == 2:  # features
-        return torch.rand(shape, generator=drawing)
-    return torch.randint(256, shape, generator=drawing, dtype=torch.uint8)
-
-
-class _Noise(FeatureSource):
-    """Noise in place of every task's training images."""
+class _RandomImages(FeatureSource):
+    """Random images, or features, in place of every task's training images."""
 
     def __init__(self, session: Session, count: int) -> None:
-        super().__init__(session.stream, session.method, session.augment, session.processes, None, lambda: False)
-        self._noise = _noise(session, count)
+        super().__init__(session)
+        self.cache = None
+        shape, drawing = (count, *session.stream.shape), torch.Generator().manual_seed(1)
+        self._samples: Tensor = torch.rand(shape, generator=drawing)
+        if len(shape) > 2:
+            self._samples = (256 * self._samples).to(torch.uint8)
 
     def training_images(self, task: Task) -> Images:
         labels = torch.tensor(task.new)
-        return Images.of(self._noise, labels.repeat(-(-len(self._noise) // len(labels)))[: len(self._noise)])
+        return Images.of(self._samples, labels.repeat(-(-len(self._samples) // len(labels)))[: len(self._samples)])
 
 
 class _OneProcess(Processes):
@@ -257,33 +219,3 @@ class _OneProcess(Processes):
         if session.processes.count > 1:
             devices = 1 if device.index is None else [device.index]
             self.fabric = Fabric(accelerator=device.type, devices=devices, precision=session.config.machine.precision)
-
-
-class _NoCheckpoints(Checkpoints):
-    def save_if_due(self, optimizer: Any, *, last: bool) -> None:
-        pass
-
-    def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        pass
-
-
-class _Timer(Watch):
-    """Times steps, and counts the images through the network and its copies, with gradients (True) and without."""
-
-    def __init__(self, network: torch.nn.Module) -> None:
-        network.register_forward_hook(lambda module, inputs, out: self.images.update({out.requires_grad: len(out)}))
-        self.images: Counter[bool] = Counter()
-
-    def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
-        self.seconds, self.steps, self.images = float("inf"), 0, Counter()
-        self.begun = self.last = clock()
-
-    def wants_progress(self) -> bool:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        now = clock()
-        self.seconds = min(self.seconds, now - self.last)  # the shortest: the first step warms up
-        self.steps, self.last = self.steps + 1, now
-        if now - self.begun > PATIENCE:
-            raise Stopped
-        return False

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from amgc.data import Augment, Images, TaskStream
-from amgc.engine.processes import Processes
+from amgc.data import Images
 from amgc.engine.watch import Stopped
 from amgc.features.cache import cached_features
-from amgc.methods.contract import Features, Method, Task
+from amgc.methods.contract import Task
+
+if TYPE_CHECKING:
+    from amgc.engine.session import Session
 
 BATCH = 256  # images per forward pass without training
 # Bytes of features that are kept in memory. If a task's training features need more, they are computed anew in each pass over
@@ -21,22 +23,12 @@ TRAINING_ROOM, TEST_ROOM = 1_000_000_000, 4_000_000_000
 
 
 class FeatureSource:
-    """Provides a task's images, and their features without augmentation.
+    """Provides a task's images, and their features without augmentation."""
 
-    `cache` is the folder of the feature cache, if the user named one. `stopping` says whether the user asked to stop.
-    """
-
-    def __init__(
-        self,
-        stream: TaskStream,
-        method: Method[Any],
-        augment: Augment,
-        processes: Processes,
-        cache: str | None,
-        stopping: Callable[[], bool],
-    ) -> None:
-        self.stream, self.method, self.augment, self.processes = stream, method, augment, processes
-        self.cache, self.stopping = cache, stopping
+    def __init__(self, session: Session) -> None:
+        self.session, self.stream, self.method = session, session.stream, session.method
+        self.augment, self.processes = session.augment, session.processes
+        self.cache = session.config.machine.feature_cache  # a folder, if the user named one
         self._images: tuple[int, Images] | None = None
         self._training: tuple[object, Tensor] | None = None
         self._test: dict[int, tuple[object, Tensor, Tensor]] = {}  # network version, features and labels of each task
@@ -63,17 +55,6 @@ class FeatureSource:
             self._training = key, self.extract_all(self.training_images(task))
         return self._training[1]
 
-    def for_end(self, task: Task) -> Features:
-        """Return what `Method.end` gets: it may iterate more than once."""
-        if self.method.trains_network() or self.streams(task):
-            return _Repeatable(lambda: self.extract(self.training_images(task)))
-        return _Repeatable(lambda: self._stored(task))
-
-    def _stored(self, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
-        features, labels, device = self.training(task), self.training_images(task).labels, self.processes.device
-        for rows in torch.split(torch.arange(len(labels)), BATCH):
-            yield features[rows].to(device), labels[rows].to(device)
-
     def streams(self, task: Task) -> bool:
         """Return whether the training features of a network that does not train are too large to keep, and need not be kept."""
         needed = self.method.phase(task).epochs > 0 or self.cache is not None
@@ -90,19 +71,15 @@ class FeatureSource:
     def test_batches(self, index: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield features and labels, on the CPU, of the test images of one task's classes."""
         if not self.keeps_tests:
-            for features, labels in self.extract(self._test_images(index)):
+            for features, labels in self.extract(self.stream.test_new(index)):
                 yield features.cpu(), labels.cpu()
             return
         version = self._version()
         if index not in self._test or self._test[index][0] != version:
-            images = self._test_images(index)
+            images = self.stream.test_new(index)
             self._test[index] = version, self.extract_all(images), images.labels
         _, kept, labels = self._test[index]
         yield from zip(torch.split(kept, 4096), torch.split(labels, 4096), strict=True)
-
-    def _test_images(self, index: int) -> Images:
-        images = self.stream.test(index)
-        return images.subset((images.labels >= self.stream.classes(index).start).nonzero().squeeze(1))
 
     # ---- any images --------------------------------------------------------------------------------------------------
 
@@ -112,7 +89,7 @@ class FeatureSource:
         share, device = self.processes.share, self.processes.device
         shares = [rows[share(len(rows))] for rows in torch.split(torch.arange(len(images)), size)]
         for batch, labels in images.batches(shares):
-            if self.stopping() and self.processes.count == 1:  # several processes cannot agree here
+            if self.session.watch.stop and self.processes.count == 1:  # several processes cannot agree here
                 raise Stopped
             plain = self.augment.plain(batch.to(device, non_blocking=True))
             plain = plain.contiguous(memory_format=torch.channels_last) if plain.ndim == 4 else plain
@@ -143,11 +120,17 @@ class FeatureSource:
         return tuple((tensor.data_ptr(), tensor._version) for tensor in state.values())
 
 
-class _Repeatable:
-    """An iterable that starts anew each time."""
+class TaskFeatures:
+    """The features of a task's training images, batch after batch, as `Method.end` gets them: it may iterate more than once."""
 
-    def __init__(self, start: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
-        self._start = start
+    def __init__(self, source: FeatureSource, task: Task) -> None:
+        self.source, self.task = source, task
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self._start()
+        source, images = self.source, self.source.training_images(self.task)
+        if source.method.trains_network() or source.streams(self.task):
+            yield from source.extract(images)
+            return
+        features, device = source.training(self.task), source.processes.device
+        for rows, labels in zip(torch.split(features, BATCH), torch.split(images.labels, BATCH), strict=True):
+            yield rows.to(device), labels.to(device)

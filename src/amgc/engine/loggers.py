@@ -2,7 +2,7 @@
 
 The x-axis is the moment: optimiser steps of all tasks so far, plus one for each finished task, so that a task without training
 has a moment of its own. Loggers are flushed before a checkpoint is written. A resumed run therefore continues the log exactly
-at its checkpoint.
+at its checkpoint. A logger is `new` if this run has logged nothing there before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from amgc.engine.watch import Progress, Watch
 from amgc.methods.contract import Task
@@ -26,22 +26,6 @@ if TYPE_CHECKING:
 
 POINTS = 100  # losses that are logged per task, evenly spaced: each costs a synchronisation with the device
 PROJECT = "amgc"  # in Weights & Biases, unless $WANDB_PROJECT says otherwise
-
-
-class Logger(Protocol):
-    """A destination of values. `new`: this run has logged nothing there before."""
-
-    new: bool
-
-    def log(self, values: dict[str, float], moment: int) -> None: ...
-
-    def flush(self) -> None:
-        """Make sure that everything logged is on disk, or with a process that outlives this one."""
-
-    def finish(self, final: dict[str, float], moment: int) -> None:
-        """The run is complete."""
-
-    def close(self, complete: bool) -> None: ...
 
 
 class TensorBoard:
@@ -113,7 +97,8 @@ class WeightsAndBiases:
         self.run.finish(exit_code=int(not complete))
 
 
-LOGGERS: dict[str, type[TensorBoard] | type[WeightsAndBiases]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+Logger: TypeAlias = TensorBoard | WeightsAndBiases
+LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 class Logged(Watch):

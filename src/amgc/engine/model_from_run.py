@@ -15,8 +15,7 @@ from amgc.core.losses import margins
 from amgc.core.statistics import ClassStatistics
 from amgc.data import Augment, load
 from amgc.engine import checkpoint
-from amgc.engine.config import Config, read_config
-from amgc.engine.from_config import identity
+from amgc.engine.config import Config, identity, read_config
 from amgc.estimator import AMGCClassifier
 from amgc.features import blank
 from amgc.features.registry import find as find_extractor

@@ -19,10 +19,11 @@ from torch import Tensor
 import amgc
 from amgc.core.inputs import listing
 from amgc.data import Dataset
-from amgc.engine import first_task, loggers
-from amgc.engine.checkpoint import Position, pack
+from amgc.engine import loggers
+from amgc.engine.checkpoint import Position, load_first_task, pack, reuses_first_task, save_first_task
 from amgc.engine.config import Config, read_config
 from amgc.engine.cost import estimate
+from amgc.engine.features import TaskFeatures
 from amgc.engine.observer import Observer
 from amgc.engine.processes import peak_memory
 from amgc.engine.seeding import generator
@@ -31,9 +32,8 @@ from amgc.engine.training import train
 from amgc.engine.watch import TrainingError, Watch
 from amgc.methods.contract import PlainImages, Task
 from amgc.methods.optional import CollectsFromImages
-from amgc.runs.folder import RunExistsError, RunFolder, is_first_process
+from amgc.runs.folder import COMMAND, RunExistsError, RunFolder, is_first_process
 
-COMMAND = "AMGC_COMMAND"  # environment variable: the command that a run is part of, as a JSON list, if not the process's own
 SPLITS = ("training", "test")  # whose images run.json counts
 SKIPPED = 20  # how many unreadable images run.json names; it counts all of them
 FEW = 3  # how many changes of the data a message lists
@@ -96,21 +96,21 @@ def learn(session: Session, task: Task) -> None:
     method, stopwatch = session.method, session.stopwatch
     method.task = task
     if not session.position.begun:
-        if task.is_first and not first_task.is_reused(session):
+        if task.is_first and not reuses_first_task(session):
             fit_network(session)
         method.begin(task, generator(session.config.seed, "begin", task.index))
         session.position.begun = True
-    if task.is_first and session.position.step == 0 and first_task.is_reused(session):
-        first_task.load(session)
+    if task.is_first and session.position.step == 0 and reuses_first_task(session):
+        load_first_task(session)
     else:
         train(session, task)
         stopwatch.count("train")
         if task.is_first:
-            first_task.save(session)
+            save_first_task(session)
     if isinstance(method, CollectsFromImages):
         images = session.features.training_images(task)
         method.collect(task, PlainImages(lambda size: session.features.batches(images, size), session.processes.sum))
-    method.end(task, session.features.for_end(task))
+    method.end(task, TaskFeatures(session.features, task))
     stopwatch.count("remember")
     observer = Observer(session, task)
     confusion = evaluate(session, task, observer.see)

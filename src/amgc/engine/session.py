@@ -7,20 +7,56 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from amgc.core.inputs import listing
-from amgc.data import Augment, Dataset, TaskStream, load
+from amgc.data import Augment, Dataset, TaskStream, class_order, load, order_of, split_tasks
 from amgc.engine.checkpoint import Checkpoints, Position
 from amgc.engine.config import Config
 from amgc.engine.features import FeatureSource
-from amgc.engine.from_config import make_network, order_and_sizes
 from amgc.engine.processes import Processes
 from amgc.engine.seeding import seed_of
 from amgc.engine.training import Meter
 from amgc.engine.watch import Watch
+from amgc.features import build
+from amgc.features.extractor import Extractor
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find
 from amgc.runs.folder import RunFolder
+
+
+class Vectors(Extractor):
+    """The extractor of a data set that consists of features: the identity."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
+def order_and_sizes(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the classes in order of arrival, as labels of the data set, and the number of classes in each task."""
+    if config.classes is not None:
+        order = order_of(config.classes, dataset.class_names)
+    else:
+        order = class_order(len(dataset.class_names), None if config.natural_order else config.seed)
+    tasks = config.tasks
+    if (config.first_classes, config.increment, config.sizes, tasks) == (None, None, None, None):
+        tasks = 1
+    return order, split_tasks(
+        len(order), tasks=tasks, first=config.first_classes, increment=config.increment, sizes=config.sizes
+    )
+
+
+def make_network(config: Config, dataset: Dataset) -> Extractor:
+    """Return the extractor for the data set's images; for a data set of features the identity."""
+    if dataset.is_features:
+        return Vectors(dataset.train.shape[0])
+    augmented = Augment.of(dataset)
+    shape = (dataset.train.shape[0], augmented.size, augmented.size) if augmented.resized else dataset.train.shape
+    return build(config.features, image_shape=shape, **config.features_options)
 
 
 class Stopwatch:
@@ -61,14 +97,7 @@ class Session:
         self.augment = Augment.of(dataset).normalised(self.network.mean, self.network.std)
         self.image_side = 0 if dataset.is_features else dataset.train.shape[1]  # before any crop
         self.method: Method[Any] = find(config.method).kind(config.hyper, self.network, self.processes.device)
-        self.features = FeatureSource(
-            self.stream,
-            self.method,
-            self.augment,
-            self.processes,
-            config.machine.feature_cache,
-            lambda: self.watch.stop,
-        )
+        self.features = FeatureSource(self)
         self.checkpoints = Checkpoints(self)
         self.position = Position()
         self.meter = Meter()

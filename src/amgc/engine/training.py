@@ -23,36 +23,28 @@ if TYPE_CHECKING:
 def train(session: Session, task: Task) -> None:
     """Train a task from `session.position` to its end."""
     phase, method, position = session.method.phase(task), session.method, session.position
-    source = Source(session, task, phase)
-    steps = -(-len(source) // phase.batch_size)
+    trainer = Trainer(session, task, phase)
+    steps = -(-len(trainer) // phase.batch_size)
     session.watch.begin_task(task, len(session.stream), steps * phase.epochs, position.step)
     for epoch in range(position.step // steps, phase.epochs):
-        set_rates(source.optimizer, phase, epoch)
+        set_rates(trainer.optimizer, phase, epoch)
         done = position.step % steps
         if not done:
             session.meter.reset()
             if isinstance(method, BeginsEpochs):
                 method.begin_epoch()
-        for batch in source.batches(epoch, done):
-            terms = method.loss(batch)
-            source.optimizer.zero_grad()
-            session.processes.fabric.backward(total(terms))
-            source.optimizer.step()
+        for batch in trainer.batches(epoch, done):
+            terms = trainer.step(batch)
             position.step += 1
             session.meter.add(terms)
             if session.watch.wants_progress():
                 session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
-            session.checkpoints.save_if_due(source.optimizer, last=position.step == steps * phase.epochs)
+            session.checkpoints.save_if_due(trainer.optimizer, last=position.step == steps * phase.epochs)
         session.meter.check(task)
 
 
-def total(terms: dict[str, Tensor]) -> Tensor:
-    """Return the sum of a loss's terms."""
-    return torch.stack(list(terms.values())).sum()
-
-
-class Source:
-    """The batches of a task, and the optimiser of what they train."""
+class Trainer:
+    """The batches of a task, and the optimiser step that trains on one."""
 
     def __init__(self, session: Session, task: Task, phase: Phase) -> None:
         self.session, self.task, self.phase = session, task, phase
@@ -80,6 +72,14 @@ class Source:
     def __len__(self) -> int:
         """Return how many images or features an epoch uses."""
         return len(self.images) if self.uses is None else len(self.uses[0])
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """Make an optimiser step and return the terms of the loss, whose sum is minimised."""
+        terms = self.session.method.loss(batch)
+        self.optimizer.zero_grad()
+        self.session.processes.fabric.backward(torch.stack(list(terms.values())).sum())
+        self.optimizer.step()
+        return terms
 
     def batches(self, epoch: int, done: int) -> Iterator[Batch]:
         """Yield the batches of an epoch from step `done` on."""
@@ -232,7 +232,7 @@ class Meter:
         if wrong:
             raise TrainingError(
                 f"the loss {wrong[0]!r} became infinite or not a number in task {task.index + 1}. "
-                f"A smaller learning rate (--{'first' if task.is_first else 'later'}.extractor-lr, ….head-lr) helps."
+                f"Try a smaller learning rate (--{'first' if task.is_first else 'later'}.extractor-lr, ….head-lr)."
             )
 
 

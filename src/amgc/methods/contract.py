@@ -16,8 +16,8 @@ the training loop, the optimiser, precision, devices, progress and checkpoints.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from amgc.methods.lazy import torch
@@ -224,12 +224,3 @@ class Method(Generic[H]):
             elif isinstance(value, torch.Tensor):
                 value = value.to(self.device)
             setattr(self, name, value)
-
-
-def described(hyper: type[Hyper]) -> Sequence[tuple[str, Any, str, str]]:
-    """Return name, default, help and source of each of a method's own hyper-parameters."""
-    return [
-        (f.name, f.default, f.metadata.get("help", ""), f.metadata.get("source", "") or "ours")
-        for f in fields(hyper)
-        if f.name not in ("first", "later")
-    ]

@@ -50,15 +50,5 @@ def method(name: str, hyper: Hyper, summary: str = "", sources: Mapping[str, str
     return register
 
 
-def methods() -> dict[str, Entry]:
-    """Return all methods of this package and those registered elsewhere so far.
-
-    >>> methods()["finetune"].summary
-    'Fine-tuning, the lower bound: cross-entropy on the new images, nothing against forgetting.'
-    """
-    return METHODS.all()
-
-
-def find(name: str) -> Entry:
-    """Return the method called `name`, or the one that the file `name` registers if it ends in `.py`."""
-    return METHODS.find(name)
+methods = METHODS.all
+find = METHODS.find

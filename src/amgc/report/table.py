@@ -125,11 +125,11 @@ class Table:
         return blocks
 
 
-def as_text(table: Table, width: int = WIDTH) -> str:
+def as_text(table: RenderableType, width: int = WIDTH) -> str:
     """Write a table as plain text; groups of columns that do not fit into `width` follow below."""
     from rich.console import Console
 
-    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console = Console(width=width, file=io.StringIO(), color_system=None, force_jupyter=False)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from amgc import files, locking
-from amgc.schema import decode
+from amgc.options import decode
 
 RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
 CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"
 OBSERVED, PLANE = "observed", "plane.safetensors"
 PLAN = "plan.json"  # of a folder with runs of several methods: what `amgc run` was asked for
+COMMAND = "AMGC_COMMAND"  # environment variable: the command that a run is part of, as a JSON list, if not the process's own
 VERSION = 1  # of run.json and of observed/task-N.json
 LOOKS = "A run folder holds run.json (what was run) and metrics.jsonl (a line per finished task), as `amgc run` writes them."
 AGAIN = "restore the file from a copy, or run again"
@@ -116,7 +117,7 @@ class RunFolder:
                 yield
         except locking.FolderBusyError as error:
             name = str(self.path)
-            raise RunExistsError(f"another process is working on {name!r} ({error}); let it, or stop it first.") from error
+            raise RunExistsError(f"another process is working on {name!r} ({error}); wait for it, or stop it first.") from error
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -127,12 +128,6 @@ class RunFolder:
     def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
         """Write metrics.jsonl."""
         files.write_text(self / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def write_observed(self, task: int, content: dict[str, Any]) -> None:
-        """Write observed/task-N.json."""
-        self.plane.parent.mkdir(exist_ok=True)
-        content = {"version": VERSION, "task": task} | content
-        files.write_text(self.observed(task), json.dumps(content, allow_nan=False))
 
     def log(self, text: str) -> None:
         """Append a line with the time to log.txt."""
@@ -186,7 +181,7 @@ def _line(text: bytes, task: int, file: Path) -> TaskLine:
     try:
         content = json.loads(text.decode())
     except ValueError as error:
-        raise RunError(f"{where} is damaged ({error}); `amgc resume` writes the file anew.") from error
+        raise RunError(f"{where} is damaged ({error}); `amgc resume` rewrites the file.") from error
     try:
         line: TaskLine = decode(TaskLine, content)
     except ValueError as error:

@@ -82,7 +82,7 @@ class Metrics:
         for label, (correct, total) in enumerate(zip(self.correct[task], self.total[task], strict=True)):
             where = f"class {label} (counted from 0 in order of arrival) after task {task + 1}"
             if total < 1:
-                raise ValueError(f"{where} has {total} test images, so it has no accuracy; leave it out or give it some.")
+                raise ValueError(f"{where} has {total} test images, so it has no accuracy; leave it out or add some.")
             if not 0 <= correct <= total:
                 raise ValueError(f"{where} has {correct} of {total} test images right; correct goes from 0 to total.")
             if task and label < self.seen[task - 1] and total != self.total[task - 1][label]:

@@ -9,13 +9,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from amgc.runs.folder import AGAIN, RunError, RunFolder, read_object
+from amgc.files import write_text
+from amgc.options import decode
+from amgc.runs.folder import AGAIN, VERSION, RunError, RunFolder, read_object
 from amgc.runs.record import RunRecord
-from amgc.schema import decode
 
 Point: TypeAlias = tuple[float, float]
 Matrix: TypeAlias = tuple[Point, Point]
@@ -69,7 +71,7 @@ class Observed:
 
 def write_observed(folder: RunFolder, observed: Observed) -> None:
     """Write what was observed after a task."""
-    folder.write_observed(observed.task, asdict(observed))
+    write_text(folder.observed(observed.task), json.dumps({"version": VERSION} | asdict(observed), allow_nan=False))
 
 
 def load_observed(run: RunRecord) -> list[Observed]:

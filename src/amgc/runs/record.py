@@ -9,26 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amgc.runs.folder import LOOKS, RUN, RunError, RunFolder
+from amgc.runs.folder import LOOKS, RUN, RunError, RunFolder, RunInfo, TaskLine
 from amgc.runs.metrics import Metrics
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """A run, as read from its folder."""
+class RunRecord(RunInfo):
+    """A run, as read from its folder: run.json, the lines of metrics.jsonl, and the metrics that follow from both."""
 
     path: Path
-    config: dict[str, Any]
-    class_names: tuple[str, ...]  # in order of arrival
-    sizes: tuple[int, ...]  # classes per task
     metrics: Metrics
-    seconds: tuple[dict[str, float], ...]  # per finished task: train, remember, evaluate
-    kept_bytes: tuple[int, ...]  # per finished task: what the method remembers
-    versions: dict[str, str]  # of amgc and of the libraries that it uses
-    commit: str | None
-    created: str  # ISO time
-    command: tuple[str, ...]
-    peak_bytes: tuple[int | None, ...] = ()  # per finished task: peak memory of the process so far; None in older runs
+    lines: tuple[TaskLine, ...]  # of the finished tasks
 
     @property
     def method(self) -> str:
@@ -44,6 +35,21 @@ class RunRecord:
     @property
     def finished(self) -> bool:
         return self.done == len(self.sizes)
+
+    @property
+    def seconds(self) -> tuple[dict[str, float], ...]:
+        """Per finished task: time for train, remember and evaluate."""
+        return tuple(line.seconds for line in self.lines)
+
+    @property
+    def kept_bytes(self) -> tuple[int, ...]:
+        """Per finished task: what the method remembers."""
+        return tuple(line.kept_bytes for line in self.lines)
+
+    @property
+    def peak_bytes(self) -> tuple[int | None, ...]:
+        """Per finished task: peak memory of the process so far; None in older runs."""
+        return tuple(line.peak_bytes for line in self.lines)
 
 
 def find_runs(path: str | os.PathLike[str], damaged: list[RunError] | None = None) -> list[RunRecord]:
@@ -79,20 +85,8 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
         metrics = Metrics(info.sizes, [line.correct for line in lines], [line.total for line in lines])
     except ValueError as error:
         raise RunError(f"the contents of {str(folder.path)!r} do not fit together: {error}") from error
-    return RunRecord(
-        path=folder.path,
-        config=info.config,
-        class_names=info.class_names,
-        sizes=info.sizes,
-        metrics=metrics,
-        seconds=tuple(line.seconds for line in lines),
-        kept_bytes=tuple(line.kept_bytes for line in lines),
-        versions={"amgc": info.amgc, **info.versions},
-        commit=info.commit,
-        created=info.created,
-        command=info.command,
-        peak_bytes=tuple(line.peak_bytes for line in lines),
-    )
+    fields = vars(info) | {"versions": {"amgc": info.amgc, **info.versions}}
+    return RunRecord(**fields, path=folder.path, metrics=metrics, lines=tuple(lines))
 
 
 def labels(runs: Sequence[RunRecord]) -> list[str]:

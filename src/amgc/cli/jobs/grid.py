@@ -10,8 +10,7 @@ from pathlib import Path
 from amgc.cli.errors import UsageError
 from amgc.cli.jobs import GRID
 from amgc.cli.plan import Plan
-from amgc.engine.config import Config, absolute, read_config
-from amgc.engine.from_config import first_task_key, identity
+from amgc.engine.config import Config, absolute, first_task_key, identity, read_config
 from amgc.files import write_json
 from amgc.methods.registry import find
 from amgc.report import RunError, RunRecord, load_run

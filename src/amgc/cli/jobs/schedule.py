@@ -14,9 +14,9 @@ from amgc.cli.errors import STOPPED
 from amgc.cli.jobs.executors import Executor, Running
 from amgc.cli.jobs.grid import Cell
 from amgc.cli.jobs.worker import Job
-from amgc.engine.run import COMMAND
 from amgc.engine.watch import Watch
 from amgc.report import RunRecord
+from amgc.runs.folder import COMMAND
 
 POLL_SECONDS = 0.1  # between two polls of the jobs
 READ_SECONDS = 1.0  # between two reads of the files of a run

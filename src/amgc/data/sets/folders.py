@@ -238,17 +238,20 @@ def _assemble(
     augmentation: Augmentation | None = None,
 ) -> Dataset:
     """Read all files. The test set is `test`, or those rows of `train` for which the mask `is_test` (n,) is true."""
-    from amgc.data.cache import read_files, select
+    import torch
+
+    from amgc.data.cache import read_files
     from amgc.data.decode import Files
-    from amgc.data.images import Dataset, size_in_bytes
+    from amgc.data.images import Dataset, Images, size_in_bytes
 
     entries = [*train, *test]
     mask = np.arange(len(entries)) >= len(train) if is_test is None else is_test
     files = Files([str(path) for path, _ in entries], size, options.workers)
-    pixels, kept, errors = read_files(root, files, cache=options.cache, on_corrupt=options.on_corrupt, memory=options.memory)
+    pixels, bad, errors = read_files(root, files, cache=options.cache, on_corrupt=options.on_corrupt, memory=options.memory)
+    readable = np.ones(len(entries), dtype=bool)
+    readable[bad] = False
+    images = Images(torch.tensor([label for _, label in entries]), pixels)
     budget = options.memory if size_in_bytes(files) <= options.memory else 0
-    splits = []
-    for rows in (np.flatnonzero(~mask).tolist(), np.flatnonzero(mask).tolist()):
-        splits.append(select(pixels, kept, rows, [entries[row][1] for row in rows], budget))
+    splits = [images.subset(np.flatnonzero(readable & part), budget=budget) for part in (~mask, mask)]
     skipped = tuple(error.path for error in errors)
     return Dataset(splits[0], splits[1], names, name, MEAN, STD, skipped, options.memory, augmentation)
