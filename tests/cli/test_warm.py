@@ -40,7 +40,7 @@ def test_all_frozen_methods_compare_on_features_that_are_computed_once(
     if not is_installed():
         pytest.skip("the weights of lite0 are not installed")
     monkeypatch.chdir(tmp_path)
-    preset = (presets.FOLDER / "warm-cifar100-t10.toml").read_text().replace("resize = 160", "resize = 32")
+    preset = (presets.FOLDER / "warm-cifar100-t10.toml").read_text().replace("resize = 192", "resize = 32")
     (tmp_path / "small.toml").write_text(preset.replace("tasks = 10", "tasks = 2"))
     seen, forward = [], Lite.forward
     monkeypatch.setattr(Lite, "forward", lambda self, images: seen.append(len(images)) or forward(self, images))
