@@ -2,9 +2,10 @@
 
     python benchmarks/kernels.py            # about two minutes; keep the machine otherwise idle
     python benchmarks/kernels.py --quick    # small problems, seconds
+    python benchmarks/kernels.py --against COMMIT    # instead: the same jobs with the code of another commit
 
 There is one process per setting, because MKL reads the variable when it starts. The processes take turns in each job, so that a
-slow moment of the machine affects all of them. A ratio above 1 is slower than without the setting.
+slow moment of the machine affects all of them. A ratio above 1 is slower than without the setting, or than this commit.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from _report import kept, side_by_side
@@ -25,7 +28,6 @@ from torch import nn
 from amgc import ClassStatistics, distribution_loss, solve_head
 from amgc.data import Images
 from amgc.features import build
-from amgc.features.pointwise import StridedPointwise
 
 SETTINGS = ["unset", "AUTO", "AVX2", "COMPATIBLE"]
 
@@ -33,10 +35,15 @@ SETTINGS = ["unset", "AUTO", "AVX2", "COMPATIBLE"]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--against", metavar="COMMIT", help="compare the code with that of another commit")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         work(jobs(arguments.quick))
+        return
+    if arguments.against:
+        with kept("kernels_before"):
+            compare_commits(arguments.against, arguments.quick)
         return
     with kept("kernels"):
         compare_settings(arguments.quick)
@@ -82,27 +89,43 @@ def work(todo: dict[str, Callable[[], object]]) -> None:
 
 
 def compare_settings(quick: bool) -> None:
+    plain = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    settings = {name: plain | ({} if name == "unset" else {"MKL_CBWR": name}) for name in SETTINGS}
+    compare("MKL_CBWR", settings, 3 if quick else 12, quick)
+
+
+def compare_commits(commit: str, quick: bool) -> None:
+    root = Path(__file__).parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "-C", root, "archive", commit, "src"], stdout=subprocess.PIPE, check=True).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        trees = {"this commit": root, commit: Path(folder)}
+        places = {name: os.environ | {"PYTHONPATH": str(tree / "src")} for name, tree in trees.items()}
+        compare("commit", places, 3 if quick else 21, quick)
+
+
+def compare(what: str, environments: dict[str, dict[str, str]], turns: int, quick: bool) -> None:
+    """Print the median seconds of each job in the first environment, and the ratios of the others to it."""
     command = [sys.executable, __file__, "--worker", *(["--quick"] if quick else [])]
-    workers = {}
-    for setting in SETTINGS:
-        environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
-        environment |= {} if setting == "unset" else {"MKL_CBWR": setting}
-        workers[setting] = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    workers = {
+        name: subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for name, environment in environments.items()
+    }
     for worker in workers.values():
         names = json.loads(worker.stdout.readline())  # each says the same, when it is ready
-    print(f"{'MKL_CBWR':42}{'seconds':>9}" + "".join(f"{setting:>12}" for setting in SETTINGS[1:]))
-    for name in names:
-        taken: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
-        for turn in range(3 if quick else 12):
-            for setting, worker in workers.items():
+    first, *others = environments
+    print(f"{what:42}{'seconds':>9}" + "".join(f"{name[:11]:>12}" for name in others))
+    for job in names:
+        taken: dict[str, list[float]] = {name: [] for name in environments}
+        for turn in range(turns):
+            for name, worker in workers.items():
                 assert worker.stdin is not None and worker.stdout is not None
-                print(json.dumps(name), file=worker.stdin, flush=True)
+                print(json.dumps(job), file=worker.stdin, flush=True)
                 seconds = float(worker.stdout.readline())
                 if turn:  # the first warms up
-                    taken[setting].append(seconds)
-        median = {setting: statistics.median(times) for setting, times in taken.items()}
-        ratios = "".join(f"{median[setting] / median['unset']:>11.2f}×" for setting in SETTINGS[1:])
-        print(f"{name:42}{median['unset']:>9.3f}{ratios}")
+                    taken[name].append(seconds)
+        median = {name: statistics.median(times) for name, times in taken.items()}
+        print(f"{job:42}{median[first]:>9.3f}" + "".join(f"{median[name] / median[first]:>11.2f}×" for name in others))
     for worker in workers.values():
         worker.communicate()
 
@@ -114,6 +137,8 @@ class Sliced(nn.Conv2d):
 
 def compare_shortcuts(quick: bool) -> None:
     """Time a training step of ResNet-18 with torch's strided convolutions in its shortcuts, with ours and with slices."""
+    from amgc.features.pointwise import StridedPointwise  # commits before it can be compared, too
+
     print(f"\n{'a training step, seconds':42}{'torch':>9}{'ours':>12}{'sliced':>12}")
     for width, count in ((0.25, 8 if quick else 64), (1.0, 2 if quick else 32)):
         images = torch.randn(count, 3, 32, 32).contiguous(memory_format=torch.channels_last)
