@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from amgc.cli.jobs.executors import Local
 from amgc.cli.jobs.worker import Job, work
 from amgc.cli.main import main
 from amgc.cli.progress import Quiet
+from amgc.methods import registry
+from amgc.methods.registry import methods
+from amgc.report import find_runs
 from amgc.runs.folder import RunFolder
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1", "--later.epochs", "2"]
@@ -109,8 +113,6 @@ def test_the_grid_has_every_method_number_of_tasks_and_seed():
 
 
 def test_all_is_every_method_and_data_can_be_presets():
-    from amgc.methods.registry import methods
-
     given = compare.tyro.cli(compare.Compare, args=["--all", "--data", "digits", "fast-digits", "--seeds", "7", "5"])
     cells = compare.make_cells(given, [])
     assert len(cells) == 2 * 2 * len(methods()) and {cell.method for cell in cells} == set(methods())
@@ -256,6 +258,24 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(here, capsys):
     assert re.search(r"^lda, digits, T = 2, seed 1994: new: about [\d.]+ s$", told, re.MULTILINE)
     assert re.search(r"^1 of 4 runs done; the others: about [\d.]+ s, about [\d.]+ s with 2 at a time$", told, re.MULTILINE)
     assert {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.slow
+def test_all_methods_end_without_a_warning(here, monkeypatch, capsys):
+    """`amgc compare --all --data digits`, with four of its classes and one of its epochs."""
+    ours = {name: entry for name, entry in methods().items() if entry.kind.__module__.startswith("amgc.")}  # not tests'
+    monkeypatch.setattr(registry.METHODS, "entries", ours)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["compare", "--all", *DIGITS, "--later.epochs", "1"]) == 0
+    out, err = capsys.readouterr()
+    rows = dict(re.findall(r"^(\S+) +(\d+\.\d) +\d+\.\d *$", out[out.rindex("\nmethod ") :], re.MULTILINE))
+    assert list(rows) == list(ours) and err == ""
+    runs = find_runs("x")
+    assert len(runs) == len(rows) and all(run.finished for run in runs)
+    for run in runs:
+        assert rows[run.method] == f"{100 * run.metrics.last_accuracy:.1f}"
+        assert (run.path.with_suffix(".log")).read_text() == ""  # no warning, nothing else either
 
 
 def alive(pid: int) -> bool:
