@@ -31,7 +31,7 @@ def no_power_cut() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def installed_packages_stay() -> Iterator[None]:
-    """Look up versions and entry points once. Each run asks for them, and to read them from the disk takes a third of a tiny run."""
+    """Versions and entry points are looked up once: each run asks for them, and reading them is a good part of a tiny run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.metadata, "version", cache(importlib.metadata.version))
         registry = lightning_fabric.utilities.registry
