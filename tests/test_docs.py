@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from PIL import Image
 
 import amgc
@@ -43,7 +44,7 @@ def often(pages: list[Path]) -> list:
 @pytest.mark.parametrize("page", often([page for page in PAGES if blocks(page, "python")]))
 def test_the_examples_on_a_page_run_one_after_another(page, tmp_path):
     (tmp_path / "example.py").write_text("\n".join(blocks(page, "python")))
-    printed = run("-W", "error", "example.py", cwd=tmp_path)
+    printed = warm.script(Path("example.py"), folder=tmp_path)
     if page.name == "README.md":
         check_the_readmes_figures(printed)
 
@@ -71,13 +72,8 @@ def short(arguments: list[str]) -> list[str]:
 
 
 def run_commands(given: list[list[str]], folder: Path, **environment: str) -> None:
-    """`amgc` with these arguments, one after another, in one process: to import torch takes longer than most of them."""
-    code = "import json, sys\nfrom amgc.cli.main import main\nfor arguments in json.loads(sys.argv[1]):\n"
-    code += "    if code := main(arguments):\n        sys.exit(f'amgc {arguments} ended with {code}')\n"
-    command = [sys.executable, "-W", "error", "-c", code, json.dumps(given)]
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(folder / "cache")} | environment
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=variables)
-    assert done.returncode == 0, f"{done.stdout[-500:]} {done.stderr[-2000:]}"
+    """`amgc` with these arguments, one after another, in one process."""
+    warm.commands(given, folder, {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(folder / "cache")} | environment)
 
 
 @pytest.mark.parametrize("page", often([page for page in PAGES if commands(page)]))
@@ -218,8 +214,8 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [path for path in SCRIPTS if "--quick" in path.read_text()], ids=lambda path: path.stem)
-def test_every_benchmark_with_a_quick_version_runs_it(script):
-    assert f"command: python benchmarks/{script.name} --quick" in run(str(script), "--quick", cwd=script.parent)
+def test_every_benchmark_with_a_quick_version_runs_it(script, tmp_path):
+    assert f"command: python benchmarks/{script.name} --quick" in warm.script(script, "--quick", folder=tmp_path)
 
 
 @pytest.mark.slow

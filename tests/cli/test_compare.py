@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from cli.helpers import TINY, figures
+from in_process import Here
 
 import amgc
 from amgc.cli import compare
@@ -43,45 +44,6 @@ class Broken(Method[Hyper]):
     def begin(self, task, generator):
         raise RuntimeError("I cannot")
 '''
-
-
-class Done:
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def poll(self) -> int:
-        return self.code
-
-    def stop(self, at_once: bool = False) -> None:
-        pytest.fail("has ended already")
-
-
-class Here:
-    """An executor that does a job when it is handed over, and remembers it."""
-
-    slots = 1
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def submit(self, job: Job) -> Done:
-        self.jobs.append(job)
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in job.environment.items():
-                patch.setenv(name, value)  # so that it is taken back
-            from amgc.cli.jobs.worker import logged_work
-
-            return Done(logged_work(job))
-
-    def close(self) -> None:
-        pass
-
-    @property
-    def names(self) -> list[str]:
-        """Of the cells that were worked on, and a new list begins."""
-        names = ["/".join(Path(job.folder).parts[-2:]) for job in self.jobs]
-        self.jobs = []
-        return names
 
 
 @pytest.fixture
@@ -295,12 +257,12 @@ def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
     command = [sys.executable, "-W", "error", "-m", "amgc", "compare", *long]
     folders = [Path("x/digits-t2-s1993") / name for name in ("amgc", "finetune")]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not all((folder / "metrics.jsonl").exists() and figures(folder) for folder in folders):  # task 1 is done
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
-        told = process.communicate(timeout=60)[1]
+        told = process.communicate(timeout=300)[1]
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert ("Stopped; continue with the same command: amgc compare amgc finetune" in told) == (number == signal.SIGINT)
     pids = [int(re.search(r"pid (\d+)", (folder / "log.txt").read_text())[1]) for folder in folders]

@@ -18,6 +18,7 @@ import amgc
 from amgc.cli import compare
 from amgc.cli.jobs.executors import OnSlurm
 from amgc.cli.main import main
+from amgc.runs.folder import CHECKPOINT
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1"]
 DIGITS = ["--data", "digits", "--tasks", "2", "--out", "x", *SHORT]
@@ -33,6 +34,11 @@ def pids(folder: Path) -> list[int]:
 def begun(folder: Path) -> bool:
     """Whether the first of its two tasks is done."""
     return (folder / "metrics.jsonl").exists() and len(figures(folder)) == 1
+
+
+def saved_at(folder: Path) -> int:
+    """When the checkpoint was written."""
+    return (folder / CHECKPOINT).stat().st_mtime_ns
 
 
 def wait_until(seen: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -53,11 +59,12 @@ def on_ray(*arguments: str) -> subprocess.Popen[str]:
 def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     """On two workers; one is killed in the middle of task 2. When another has taken over, somebody presses Ctrl-C."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'amgc[ray]'")
-    long = ["--later.epochs", "120", "--checkpoint-minutes", "0"]  # a checkpoint after every step
-    arguments = ["amgc", "finetune", *DIGITS, *long]
+    long = ["--later.epochs", "60"]
+    arguments = ["amgc", "finetune", *DIGITS, *long, "--checkpoint-minutes", "0"]  # a checkpoint after every step
     with on_ray(*arguments) as process:
         wait_until(lambda: begun(PLACE / "finetune"), process)
-        time.sleep(0.3)  # some steps of task 2
+        first = saved_at(PLACE / "finetune")
+        wait_until(lambda: saved_at(PLACE / "finetune") > first, process)  # a step of task 2 is done
         killed = pids(PLACE / "finetune")[-1]
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)

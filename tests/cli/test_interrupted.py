@@ -14,9 +14,10 @@ import amgc
 from amgc.cli.errors import reported
 from amgc.cli.main import main
 from amgc.cli.progress import Quiet, stoppable
+from amgc.runs.folder import CHECKPOINT, METRICS
 
 # Task 2 takes some seconds, so that there is something to interrupt.
-LONG = [*TINY, "--method", "amgc", "--later.epochs", "40", "--quiet"]
+LONG = [*TINY, "--method", "amgc", "--later.epochs", "25", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +33,18 @@ def whole(tmp_path_factory) -> Path:
 def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
     environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "amgc", "run", *LONG, "--out", "x", "--checkpoint-minutes", "0"]  # one after every step
+    checkpoint, metrics = Path("x", CHECKPOINT), Path("x", METRICS)
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not (Path("x/metrics.jsonl").exists() and figures("x")):  # until task 1 is finished
+        deadline, saved = time.monotonic() + 300, 0
+        while not saved:  # until task 1 is finished
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
-        time.sleep(0.2)
+            saved = checkpoint.stat().st_mtime_ns if metrics.exists() and figures("x") else 0
+        while checkpoint.stat().st_mtime_ns == saved:  # and a step of task 2
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.02)
         process.send_signal(number)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
     if number == signal.SIGKILL:
         assert process.returncode == -signal.SIGKILL
     else:
