@@ -119,9 +119,10 @@ def check_the_exported_model(page: Path, folder: Path) -> None:
     ]
     Image.open(folder / photos[0]).resize((900, 700)).save(folder / "photo.jpg")  # decoded at a fraction of its size
     photos.append("photo.jpg")
-    answers = [json.loads(line) for line in run("-m", "amgc", "predict", "both", *photos, "--json", cwd=folder).splitlines()]
+    printed = warm.commands([["predict", "both", *photos, "--json"]], folder, {})
+    answers = [json.loads(line) for line in printed.splitlines()]
     for photo, answer in zip(photos, answers, strict=True):
-        name, share = run("classify.py", photo, cwd=folder).split()
+        name, share = warm.script(Path("classify.py"), photo, folder=folder).split()
         assert (photo, name) == (answer["source"], answer["answer"])
         assert float(share) == pytest.approx(answer["classes"][0]["probability"], abs=1e-5)
 
