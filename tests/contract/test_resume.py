@@ -26,8 +26,6 @@ from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find, methods
 from amgc.runs.folder import CHECKPOINT, METRICS
 
-pytestmark = pytest.mark.cpus
-
 # Two epochs of three steps per task: in the middle of an epoch, at an epoch's end, at the end of the training.
 MOMENTS = [(0, 2), (1, 3), (2, 6)]
 MORE_MOMENTS = [(0, 3), (0, 6), (1, 1), (1, 2), (1, 5), (2, 4)]
@@ -60,6 +58,7 @@ def go_on(config: Any, folder: Path, watch: Watch | None = None) -> None:
         run(config, folder, watch, tiny.images())
 
 
+@pytest.mark.cpus
 @pytest.mark.parametrize("moments", [MOMENTS, pytest.param(MORE_MOMENTS, marks=SLOW)], ids=["three", "six"])
 def test_stopped_at_several_moments_and_resumed_it_ends_the_same(
     method: str, moments: list[tuple[int, int]], finished: Path, tmp_path: Path
