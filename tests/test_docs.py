@@ -137,10 +137,10 @@ def check_the_served_model(page: Path, folder: Path) -> None:
     try:
         assert server.stdout is not None
         address = next(found[0] for line in server.stdout if (found := re.search(r"http://[\w.:]+", line)))
-        with urllib.request.urlopen(f"{address}/api/health", timeout=60) as answer:
+        with urllib.request.urlopen(f"{address}/api/health", timeout=300) as answer:
             assert answer.status == 200
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=60) == 0
+        assert server.wait(timeout=300) == 0
     finally:
         server.kill()
         server.wait()
