@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.helpers import TINY, figures
+from cli.helpers import TINY, figures, saved_in_task_2
 
 import amgc
 from amgc.cli import compare
 from amgc.cli.jobs.executors import OnSlurm
 from amgc.cli.main import main
-from amgc.runs.folder import CHECKPOINT
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1"]
 DIGITS = ["--data", "digits", "--tasks", "2", "--out", "x", *SHORT]
@@ -29,16 +28,6 @@ def pids(folder: Path) -> list[int]:
     """The processes that have worked on a run, one after another."""
     log = folder / "log.txt"
     return [int(pid) for pid in re.findall(r"; pid (\d+);", log.read_text())] if log.exists() else []
-
-
-def begun(folder: Path) -> bool:
-    """Whether the first of its two tasks is done."""
-    return (folder / "metrics.jsonl").exists() and len(figures(folder)) == 1
-
-
-def saved_at(folder: Path) -> int:
-    """When the checkpoint was written."""
-    return (folder / CHECKPOINT).stat().st_mtime_ns
 
 
 def wait_until(seen: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -62,9 +51,7 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     long = ["--later.epochs", "60"]
     arguments = ["amgc", "finetune", *DIGITS, *long, "--checkpoint-minutes", "0"]  # a checkpoint after every step
     with on_ray(*arguments) as process:
-        wait_until(lambda: begun(PLACE / "finetune"), process)
-        first = saved_at(PLACE / "finetune")
-        wait_until(lambda: saved_at(PLACE / "finetune") > first, process)  # a step of task 2 is done
+        wait_until(lambda: saved_in_task_2(PLACE / "finetune"), process)
         killed = pids(PLACE / "finetune")[-1]
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)

@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from cli.helpers import TINY, figures
+from cli.helpers import TINY, figures, saved_in_task_2
 
 import amgc
 from amgc.cli.errors import reported
 from amgc.cli.main import main
 from amgc.cli.progress import Quiet, stoppable
-from amgc.runs.folder import CHECKPOINT, METRICS
 
 # Task 2 takes some seconds, so that there is something to interrupt.
 LONG = [*TINY, "--method", "amgc", "--later.epochs", "25", "--quiet"]
@@ -34,14 +33,9 @@ def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
     """tests/contract/test_resume.py has kill -9."""
     environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "amgc", "run", *LONG, "--out", "x", "--checkpoint-minutes", "0"]  # one after every step
-    checkpoint, metrics = Path("x", CHECKPOINT), Path("x", METRICS)
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        deadline, saved = time.monotonic() + 300, 0
-        while not saved:  # until task 1 is finished
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.02)
-            saved = checkpoint.stat().st_mtime_ns if metrics.exists() and figures("x") else 0
-        while checkpoint.stat().st_mtime_ns == saved:  # and a step of task 2
+        deadline = time.monotonic() + 300
+        while not saved_in_task_2("x"):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
