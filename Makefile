@@ -16,8 +16,8 @@ run: .venv/.run ## amgc run: handwritten digits, class after class; ARGS="cifar1
 test: .venv/.dev ## tests and doctests but the slow ones, four minutes; ARGS="-k merge" chooses some
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: test ## make test, then the slow ones
-	@$(PYTEST) -m slow $(ARGS)
+test-all: .venv/.dev ## all tests and doctests, the slow ones first
+	@$(PYTEST) $(ARGS)
 
 test-cpus: .venv/.dev ## tests of numbers again, with the kernels of eleven other CPUs; CPUS=3: of three
 	@.ci/cpus $(CPUS)

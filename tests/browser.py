@@ -111,7 +111,7 @@ class Browser:
         os.close(self.answers)
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def _receive(self, seconds: float = 60) -> dict[str, Any]:
+    def _receive(self, seconds: float = 300) -> dict[str, Any]:
         end = time.monotonic() + seconds
         while b"\0" not in self.rest:
             ready, _, _ = select.select([self.answers], [], [], max(0, end - time.monotonic()))

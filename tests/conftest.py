@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from types import ModuleType
 
+import lightning_fabric.utilities.registry
 import pytest
 import torch
 
@@ -23,6 +26,16 @@ def no_power_cut() -> Iterator[None]:
     """Do not wait until files reach the disk. The tests write thousands of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_packages_stay() -> Iterator[None]:
+    """Versions and entry points are looked up once: each run asks for them, and reading them is a good part of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "version", cache(importlib.metadata.version))
+        registry = lightning_fabric.utilities.registry
+        patch.setattr(registry, "entry_points", cache(registry.entry_points))
         yield
 
 

@@ -12,6 +12,15 @@ from sklearn.model_selection import train_test_split
 from amgc import AMGCClassifier
 
 FORMS = ("full", "lowrank", "diagonal", "shared")
+TASKS = {
+    "one task": [range(10)],
+    "two tasks": [range(5), range(5, 10)],
+    "two tasks, backwards": [range(5, 10), range(5)],
+    "five tasks": [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]],
+    "five tasks, mixed": [[9, 2], [0, 7], [4, 5], [3, 6], [8, 1]],
+    "one class at a time": [[k] for k in range(10)],
+    "one class at a time, mixed": [[k] for k in (3, 1, 4, 0, 5, 9, 2, 6, 8, 7)],
+}
 
 
 def split(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -60,3 +69,11 @@ def same_statistics(one: AMGCClassifier, two: AMGCClassifier) -> bool:
         mine[name].shape == theirs[name].shape and mine[name].numpy().tobytes() == theirs[name].numpy().tobytes()
         for name in mine
     )
+
+
+def blobs(seed: int = 0, count: int = 60, dim: int = 5, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Unit Gaussians, eight apart, in order of class."""
+    random = np.random.default_rng(seed)
+    means = 8 * np.eye(classes, dim)
+    y = np.repeat(np.arange(classes), count)
+    return means[y] + random.normal(size=(len(y), dim)), y

@@ -93,8 +93,8 @@ def server(folder: Path, *flags: str, home: Path, **environment: str) -> Iterato
         yield Server(said, process)
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=30)
-        reader.join(timeout=5)
+        process.wait(timeout=300)
+        reader.join(timeout=60)
         process.stdout.close()
         process.stderr.close()
     assert (process.returncode, errors) == (0, ["amgc: stopped.\n"]), "".join(errors)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import Here
 
 import amgc
 from amgc.api.settings import flags_of, make_configs
+from amgc.cli import compare
 from amgc.cli.flags import parse
 from amgc.cli.main import main
 from amgc.cli.plan import Plan
@@ -155,8 +157,10 @@ def test_progress_is_printed_only_on_request(capsys: pytest.CaptureFixture[str])
     assert "ncm, task 2/2:" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_compare_is_the_command_and_computes_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_is_the_command_and_computes_only_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare, "make_executor", lambda *_: (Here(), 1))
     found = amgc.compare(["lda", "ncm"], data=FAST, tasks=2, seeds=[1, 2], out="grid")
     assert capsys.readouterr().out == "" and len(found) == 4 and found.finished
     assert "±" in found.table() and "<pre>" in found._repr_html_()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from PIL import Image
 
 import amgc
@@ -44,7 +45,7 @@ def often(pages: list[Path]) -> list:
 @pytest.mark.parametrize("page", often([page for page in PAGES if blocks(page, "python")]))
 def test_the_examples_on_a_page_run_one_after_another(page, tmp_path):
     (tmp_path / "example.py").write_text("\n".join(blocks(page, "python")))
-    printed = run("-W", "error", "example.py", cwd=tmp_path)
+    printed = warm.script(Path("example.py"), folder=tmp_path)
     if page.name == "README.md":
         check_the_readmes_figures(printed)
 
@@ -72,13 +73,8 @@ def short(arguments: list[str]) -> list[str]:
 
 
 def run_commands(given: list[list[str]], folder: Path, **environment: str) -> None:
-    """Run `amgc` with each of these arguments in one process, because importing torch takes longer than most of them."""
-    code = "import json, sys\nfrom amgc.cli.main import main\nfor arguments in json.loads(sys.argv[1]):\n"
-    code += "    if code := main(arguments):\n        sys.exit(f'amgc {arguments} ended with {code}')\n"
-    command = [sys.executable, "-W", "error", "-c", code, json.dumps(given)]
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(folder / "cache")} | environment
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=variables)
-    assert done.returncode == 0, f"{done.stdout[-500:]} {done.stderr[-2000:]}"
+    """`amgc` with these arguments, one after another, in one process."""
+    warm.commands(given, folder, {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(folder / "cache")} | environment)
 
 
 @pytest.mark.parametrize("page", often([page for page in PAGES if commands(page)]))
@@ -124,9 +120,10 @@ def check_the_exported_model(page: Path, folder: Path) -> None:
     ]
     Image.open(folder / photos[0]).resize((900, 700)).save(folder / "photo.jpg")  # decoded at a fraction of its size
     photos.append("photo.jpg")
-    answers = [json.loads(line) for line in run("-m", "amgc", "predict", "both", *photos, "--json", cwd=folder).splitlines()]
+    printed = warm.commands([["predict", "both", *photos, "--json"]], folder, {})
+    answers = [json.loads(line) for line in printed.splitlines()]
     for photo, answer in zip(photos, answers, strict=True):
-        name, share = run("classify.py", photo, cwd=folder).split()
+        name, share = warm.script(Path("classify.py"), photo, folder=folder).split()
         assert (photo, name) == (answer["source"], answer["answer"])
         assert float(share) == pytest.approx(answer["classes"][0]["probability"], abs=1e-5)
 
@@ -141,10 +138,10 @@ def check_the_served_model(page: Path, folder: Path) -> None:
     try:
         assert server.stdout is not None
         address = next(found[0] for line in server.stdout if (found := re.search(r"http://[\w.:]+", line)))
-        with urllib.request.urlopen(f"{address}/api/health", timeout=60) as answer:
+        with urllib.request.urlopen(f"{address}/api/health", timeout=300) as answer:
             assert answer.status == 200
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=60) == 0
+        assert server.wait(timeout=300) == 0
     finally:
         server.kill()
         server.wait()
@@ -229,8 +226,8 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [path for path in SCRIPTS if "--quick" in path.read_text()], ids=lambda path: path.stem)
-def test_every_benchmark_with_a_quick_version_runs_it(script):
-    assert f"command: python benchmarks/{script.name} --quick" in run(str(script), "--quick", cwd=script.parent)
+def test_every_benchmark_with_a_quick_version_runs_it(script, tmp_path):
+    assert f"command: python benchmarks/{script.name} --quick" in warm.script(script, "--quick", folder=tmp_path)
 
 
 @pytest.mark.slow

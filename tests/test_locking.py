@@ -18,7 +18,7 @@ from pathlib import Path
 from amgc.locking import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -299,7 +299,7 @@ for command in {commands!r}:
     assert not heavy, (command, heavy)
     assert command[0] not in ("run", "resume") or "typeguard" not in sys.modules, "it takes as long to import as tyro"
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

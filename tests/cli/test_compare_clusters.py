@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.helpers import TINY, figures
+from cli.helpers import TINY, figures, saved_in_task_2
 
 import amgc
 from amgc.cli import compare
@@ -28,11 +28,6 @@ def pids(folder: Path) -> list[int]:
     """Return the ids of the processes that have worked on a run, in order."""
     log = folder / "log.txt"
     return [int(pid) for pid in re.findall(r"; pid (\d+);", log.read_text())] if log.exists() else []
-
-
-def begun(folder: Path) -> bool:
-    """Return whether the first of two tasks is finished."""
-    return (folder / "metrics.jsonl").exists() and len(figures(folder)) == 1
 
 
 def wait_until(seen: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -53,11 +48,10 @@ def on_ray(*arguments: str) -> subprocess.Popen[str]:
 def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     """On two workers, of which one is killed in the middle of task 2. Ctrl-C is pressed after another has taken over."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'amgc[ray]'")
-    long = ["--later.epochs", "120", "--checkpoint-minutes", "0"]  # a checkpoint after every step
-    arguments = ["amgc", "finetune", *DIGITS, *long]
+    long = ["--later.epochs", "60"]
+    arguments = ["amgc", "finetune", *DIGITS, *long, "--checkpoint-minutes", "0"]  # a checkpoint after every step
     with on_ray(*arguments) as process:
-        wait_until(lambda: begun(PLACE / "finetune"), process)
-        time.sleep(0.3)  # some steps of task 2
+        wait_until(lambda: saved_in_task_2(PLACE / "finetune"), process)
         killed = pids(PLACE / "finetune")[-1]
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from cli.helpers import figures
+from in_process import Here
 from PIL import Image
 
+from amgc.cli import compare
 from amgc.cli.main import main
 from amgc.cli.progress import Shown
 from amgc.data import cache, decode
@@ -96,8 +98,8 @@ def test_missing_images_are_reported_with_the_searched_place(monkeypatch, capsys
     assert str(Path("nowhere.npz").resolve()) in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(capsys):
+def test_a_comparison_finds_runs_that_were_made_with_a_relative_path(monkeypatch):
+    monkeypatch.setattr(compare, "make_executor", lambda *_: (Here(), 1))
     command = ["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--out", "all"]
     assert main(command) == 0
     path = next(Path("all").glob("*/amgc/run.json"))

@@ -40,7 +40,7 @@ def test_a_folder_that_is_not_there_becomes_an_empty_model_and_the_documented_co
         (tmp_path / path).write_bytes(png("grass", number))
     with server(Path("mine"), home=tmp_path) as served:
         assert served.said.startswith("mine has no classes yet. Teach it at http://127.0.0.1:")
-        assert httpx2.get(f"{served.address}/api/classes").json()["classes"] == []
+        assert httpx2.get(f"{served.address}/api/classes", timeout=300).json()["classes"] == []
         port = served.address.rpartition(":")[2]
         for words in requests if shutil.which("curl") else ():
             done = subprocess.run(
@@ -48,7 +48,7 @@ def test_a_folder_that_is_not_there_becomes_an_empty_model_and_the_documented_co
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=300,
             )
             assert done.returncode == 0, done.stderr + done.stdout
             if "predict" in " ".join(words):
@@ -64,8 +64,8 @@ def test_beyond_this_machine_a_token_is_made_and_demanded(tmp_path):
         token = re.fullmatch(r"The token is (\S{32}) \(not shown again\)\. .*", served.process.stdout.readline().strip())
         assert token and served.said.endswith(f"/#token={token[1]}")
         address = f"http://127.0.0.1:{served.address.rpartition(':')[2]}/api/classes"
-        assert httpx2.get(address).status_code == 401
-        assert httpx2.get(address, headers={"Authorization": f"Bearer {token[1]}"}).status_code == 200
+        assert httpx2.get(address, timeout=300).status_code == 401
+        assert httpx2.get(address, timeout=300, headers={"Authorization": f"Bearer {token[1]}"}).status_code == 200
 
 
 def test_a_token_may_come_from_the_environment(tmp_path, monkeypatch):
@@ -86,12 +86,12 @@ def test_the_server_can_be_stopped_while_it_learns(tmp_path):
         pictures = [("images", (f"{number}.png", png("brick", number))) for number in range(150)]
 
         def learn() -> None:
-            found = httpx2.post(f"{served.address}/api/learn", files=pictures, data={"label": "brick"}, timeout=60)
+            found = httpx2.post(f"{served.address}/api/learn", files=pictures, data={"label": "brick"}, timeout=300)
             answers.append(found.status_code)
 
         learning = threading.Thread(target=learn)
         learning.start()
-        while httpx2.get(f"{served.address}/api/classes").json()["learning"] is None and learning.is_alive():
+        while httpx2.get(f"{served.address}/api/classes", timeout=300).json()["learning"] is None and learning.is_alive():
             pass
     learning.join()
     assert answers in ([200], [503])

@@ -18,8 +18,7 @@ from amgc.methods.registry import find
 from amgc.runs.folder import CHECKPOINT
 
 STREAMS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {  # split, images per class, task sizes
-    "one class at a time": ({"increment": 1}, (5, 5, 5), (1, 1, 1)),
-    "a first task of one class": ({"first_classes": 1, "increment": 2}, (5, 5, 5), (1, 2)),
+    "tasks of one class": ({"sizes": (1, 1, 2)}, (5, 5, 5, 5), (1, 1, 2)),
     "a shorter last task": ({"increment": 2}, (5, 5, 5), (2, 1)),
     "one task": ({"tasks": 1}, (5, 5, 5), (3,)),
     "classes of one image": ({"sizes": (2, 2)}, (1, 6, 1, 6), (2, 2)),
@@ -29,9 +28,9 @@ STREAMS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = { 
 
 
 ALWAYS = ["a shorter last task", "one task", "classes of unequal size", "tasks of one image"]
-CASES = [("images", name) for name in ALWAYS] + [("vectors", "one class at a time")]
+CASES = [("images", name) for name in ALWAYS] + [("vectors", "tasks of one class")]
 SLOW_CASES = [("images", name) for name in STREAMS if name not in ALWAYS]
-SLOW_CASES += [("vectors", name) for name in ("classes of one image", "classes of unequal size", "tasks of one image")]
+SLOW_CASES += [("vectors", name) for name in ("classes of one image", "tasks of one image")]
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES])

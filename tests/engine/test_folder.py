@@ -77,8 +77,7 @@ def test_a_run_that_another_one_works_on_is_left_alone(folder: Path) -> None:
 def _hold(folder: Path, ready: Any) -> None:
     with RunFolder(folder).locked():
         ready.set()
-        ready.wait(60)
-        multiprocessing.Event().wait(60)
+        multiprocessing.Event().wait(600)  # until it is killed
 
 
 def test_the_lock_goes_with_a_process_that_is_killed(tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ def test_the_lock_goes_with_a_process_that_is_killed(tmp_path: Path) -> None:
     ready = context.Event()
     holder = context.Process(target=_hold, args=(tmp_path, ready))
     holder.start()
-    assert ready.wait(30)
+    assert ready.wait(300)
     with pytest.raises(RunExistsError), RunFolder(tmp_path).locked():
         pass
     holder.kill()

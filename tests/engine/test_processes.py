@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -76,15 +76,10 @@ class StopInTask2(Watch):
         return False
 
 
-def runs(root: Path, devices: int, names: Iterable[str] = RUNS) -> None:
-    for name in names:
-        changes = RUNS[name]
+def all_runs(root: Path, devices: int) -> None:
+    for name, changes in RUNS.items():
         config = tiny.config(**({"first": FIRST, "later": LATER} | changes), **SPLIT, machine={"devices": devices})
         run(config, root / name, dataset=tiny.images(COUNTS))
-
-
-def all_runs(root: Path, devices: int) -> None:
-    runs(root, devices)
     config = tiny.config(first=FIRST, later=LATER, **SPLIT, machine={"devices": devices})
     run(config, root / "vectors", dataset=tiny.vectors(COUNTS))
     with pytest.raises(Stopped):
@@ -102,13 +97,6 @@ def in_two_processes(root: Path) -> None:
     torch.save(gradients_of_network(processes), root / f"network-{rank}.pt")
     torch.save(error_of_one_value(processes, rank), root / f"error-{rank}.pt")
     all_runs(root, devices=2)
-
-
-def in_two_processes_of_torchrun(root: Path) -> None:
-    """Run under torchrun, whose number of processes replaces that of the config."""
-    torch.set_num_threads(1)
-    runs(root, devices=1, names=["amgc"])
-    torch.save(Processes(Machine(device="cpu")).count, root / "count.pt")
 
 
 def gradient_of_gathered_rows(processes: Processes, rank: int) -> dict[str, Any]:
@@ -211,29 +199,26 @@ def weighted(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
 # ---- the launches -------------------------------------------------------------------------------------------------
 
 
-def launch(root: Path, function: str, with_torchrun: bool) -> None:
+def launch(root: Path) -> None:
     script = root / "script.py"
     paths = [str(Path(__file__).parent), str(Path(tiny.__file__).parent), str(Path(amgc.__file__).parents[1])]
     script.write_text(
         f"import sys\nsys.path[:0] = {paths!r}\nfrom pathlib import Path\nimport test_processes\n"
-        f"test_processes.{function}(Path({str(root)!r}))\n"
+        f"test_processes.in_two_processes(Path({str(root)!r}))\n"
     )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "WORLD_SIZE", "RANK")}
     environment |= {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={port}"] if with_torchrun else []
-    done = subprocess.run(
-        [sys.executable, *torchrun, str(script)], env=environment, capture_output=True, text=True, timeout=180
-    )
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run once with Fabric, which starts the second process."""
-    return once(tmp_path_factory, "two", lambda root: launch(root, "in_two_processes", with_torchrun=False))
+    """Fabric starts the second process."""
+    return once(tmp_path_factory, "two", launch)
 
 
 @pytest.fixture(scope="module")
@@ -282,13 +267,6 @@ def test_one_process_continues_what_two_have_begun(one: Path, two: Path, tmp_pat
     shutil.copytree(two / "stopped", tmp_path / "stopped")
     resume(tmp_path / "stopped", dataset=tiny.images(COUNTS), devices=1)
     assert_near(one / "amgc", tmp_path / "stopped")
-
-
-@pytest.mark.slow
-def test_under_torchrun_its_processes_share_the_run(one: Path, tmp_path: Path) -> None:
-    launch(tmp_path, "in_two_processes_of_torchrun", with_torchrun=True)
-    assert torch.load(tmp_path / "count.pt") == 2
-    assert_near(one / "amgc", tmp_path / "amgc")
 
 
 def test_gathered_rows_are_in_order_and_their_gradients_come_home(two: Path) -> None:

@@ -16,7 +16,7 @@ from reference import few
 from amgc.engine import session as session_module
 from amgc.engine.checkpoint import Checkpoints
 from amgc.engine.run import resume, run
-from amgc.engine.seeding import generator, seed_of, shuffled
+from amgc.engine.seeding import generator, seed_of, seed_torch, shuffled
 from amgc.engine.training import make_optimizer, rate
 from amgc.engine.watch import Stopped, TrainingError, Watch
 from amgc.methods.contract import Phase, Task
@@ -137,6 +137,39 @@ def test_chance_depends_on_the_place_alone() -> None:
     one = torch.rand(3, generator=generator(0, "x"))
     torch.manual_seed(6)
     assert torch.equal(one, torch.rand(3, generator=generator(0, "x")))
+
+
+def test_torchs_own_generator_is_seeded_as_by_manual_seed() -> None:
+    torch.manual_seed(seed_of(1, "a"))
+    expected = torch.rand(3)
+    seed_torch(torch.device("cpu"), 1, "a")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_dropout_is_the_same_when_a_run_is_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step seeds torch's own generator, which the layers of a network use."""
+    whole = session_module.make_network
+
+    def make_network(*arguments: Any) -> Any:
+        network = whole(*arguments)
+        network.layers.append(torch.nn.Dropout(0.5))
+        return network
+
+    class StopInTask2(Watch):
+        def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+            self.stop = task.index == 1
+
+    config = tiny.config("finetune")
+    run(config, tmp_path / "without", dataset=tiny.images())
+    monkeypatch.setattr(session_module, "make_network", make_network)
+    run(config, tmp_path / "one", dataset=tiny.images())
+    with pytest.raises(Stopped):
+        run(config, tmp_path / "other", StopInTask2(), tiny.images())
+    torch.rand(7)  # something else has used the generator meanwhile
+    resume(tmp_path / "other", dataset=tiny.images())
+    tiny.assert_same_bits(tmp_path / "one", tmp_path / "other")
+    one, without = (tiny.saved(tmp_path / name)[1]["method/head.weight"] for name in ("one", "without"))
+    assert not tiny.identical(one, without), "dropout was on"
 
 
 def test_a_run_sees_every_image_once_per_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

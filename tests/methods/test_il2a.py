@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import amgc
 from amgc.core.losses import distribution_loss
 from amgc.engine.run import run
 from amgc.engine.session import make_network
@@ -212,43 +207,3 @@ def test_features_are_mixed_too(tmp_path: Path) -> None:
 def test_wrong_hyper_parameters_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         tiny.config("il2a", hyper=wrong)
-
-
-# ---- two processes -------------------------------------------------------------------------------------------------------
-
-FIXED = {"batchnorm": "fixed", "batch_size": 5, "optimizer": "sgd", "extractor_lr": 1e-3, "head_lr": 1e-3}
-
-
-def runs(root: Path, devices: int) -> None:
-    """PASS and IL2A. The last task has one image, so one process has none."""
-    for name in ("pass", "il2a"):
-        config = tiny.config(
-            name, first=FIXED, later=FIXED, sizes=(2, 2, 1), natural_order=True, machine={"devices": devices, "threads": 1}
-        )
-        run(config, root / name, dataset=tiny.images((9, 9, 9, 9, 1)))
-
-
-@pytest.mark.slow
-def test_two_processes_end_where_one_does(tmp_path: Path) -> None:
-    """Images are rotated, and mixed with images of the other process, as with one process."""
-    paths = [str(Path(__file__).parent), str(Path(tiny.__file__).parent), str(Path(amgc.__file__).parents[1])]
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"import sys\nsys.path[:0] = {paths!r}\nfrom pathlib import Path\nimport test_il2a\n"
-        f"test_il2a.runs(Path({str(tmp_path / 'two')!r}), 2)\n"
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "WORLD_SIZE", "RANK")}
-    environment |= {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr[-4000:]
-    runs(tmp_path / "one", 1)
-    for name in ("pass", "il2a"):
-        (header, tensors), (others_header, others) = tiny.saved(tmp_path / "one" / name), tiny.saved(tmp_path / "two" / name)
-        assert header["lines"][-1]["correct"] == others_header["lines"][-1]["correct"]
-        assert tensors.keys() == others.keys()
-        for key, tensor in tensors.items():
-            scale = max(1.0, float(tensor.double().abs().max())) if tensor.numel() else 1.0
-            assert torch.allclose(tensor.double(), others[key].double(), rtol=0, atol=1e-4 * scale), (name, key)

@@ -1,4 +1,6 @@
-"""Methods that use old networks or gradients of images give the same result with two processes as with one."""
+"""Methods that look beyond a batch's features (old networks, other views, gradients at images) do on two processes what they
+do on one. The two are started by torchrun; tests/engine/test_processes.py has those that Fabric starts.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -13,45 +16,72 @@ import torch
 from once import once
 
 import amgc
-from amgc.engine.config import Config
+from amgc.data import Dataset
+from amgc.engine.config import Config, Machine
+from amgc.engine.processes import Processes
 from amgc.engine.run import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.cpus]  # tests/engine/test_processes.py watches over the engine
-METHODS = {"ewc": {}, "ewc-batch": {"fisher": "batch"}, "lwf": {}, "ssre": {}}
+FIXED = {"batchnorm": "fixed", "optimizer": "sgd"}
+GENTLE = FIXED | {"batch_size": 5, "extractor_lr": 1e-3, "head_lr": 1e-3}
+METHODS: dict[str, dict[str, Any]] = {
+    "amgc": {},
+    "ewc": {},
+    "ewc-batch": {"hyper": {"fisher": "batch"}},
+    "lwf": {},
+    "ssre": {},
+    "pass": {"first": GENTLE, "later": GENTLE},  # images are turned
+    "il2a": {"first": GENTLE, "later": GENTLE},  # and mixed with images of the other process
+}
 
 
-def config(case: str, devices: int) -> Config:
-    """Return the config of a run. Batch norm is fixed, so that results differ only by rounding."""
-    phase = {"batchnorm": "fixed", "optimizer": "sgd"}
-    return tiny.config(
-        case.partition("-")[0], first=phase, later=phase, hyper=METHODS[case], machine={"devices": devices, "threads": 1}
-    )
+def images() -> Dataset:
+    """The last task has one image, so that one process has none."""
+    return tiny.images((9, 9, 9, 9, 1))
+
+
+def config(case: str) -> Config:
+    """For one process; torchrun's number of processes counts, not the config's."""
+    changes = {"first": FIXED, "later": FIXED} | METHODS[case]
+    return tiny.config(case.partition("-")[0], **changes, sizes=(2, 2, 1), natural_order=True, machine={"threads": 1})
+
+
+def in_two_processes(root: Path) -> None:
+    """What each of the two does."""
+    for case in METHODS:
+        run(config(case), root / case, dataset=images())
+    processes = Processes(Machine(device="cpu"))
+    torch.save(processes.count, root / f"count-{processes.fabric.global_rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return once(tmp_path_factory, "two of old networks", launch)
+    return once(tmp_path_factory, "two of torchrun", launch)
 
 
 def launch(root: Path) -> None:
     paths = [str(Path(tiny.__file__).parent), str(Path(__file__).parent), str(Path(amgc.__file__).parents[1])]
     script = root / "script.py"
     script.write_text(
-        f"import sys; sys.path[:0] = {paths!r}\n"
-        "from pathlib import Path\n"
-        "import tiny, test_two_processes as these\n"
-        "from amgc.engine.run import run\n"
-        f"for case in these.METHODS: run(these.config(case, 2), Path({str(root)!r}) / case, dataset=tiny.images())\n"
+        f"import sys; sys.path[:0] = {paths!r}\nfrom pathlib import Path\nimport test_two_processes\n"
+        f"test_two_processes.in_two_processes(Path({str(root)!r}))\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "WORLD_SIZE", "RANK")}
+    environment["OMP_NUM_THREADS"] = "1"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def test_under_torchrun_its_processes_share_the_run(two: Path) -> None:
+    assert [torch.load(two / f"count-{rank}.pt") for rank in (0, 1)] == [2, 2]
+
+
 @pytest.mark.parametrize("case", METHODS)
-def test_two_processes_give_the_same_up_to_rounding(case: str, two: Path, tmp_path: Path) -> None:
-    run(config(case, 1), tmp_path, dataset=tiny.images())
-    (_, one), (_, other) = tiny.saved(tmp_path), tiny.saved(two / case)
+def test_two_processes_give_the_same_but_for_rounding(case: str, two: Path, tmp_path: Path) -> None:
+    run(config(case), tmp_path, dataset=images())
+    (header, one), (others_header, other) = tiny.saved(tmp_path), tiny.saved(two / case)
+    assert header["lines"][-1]["correct"] == others_header["lines"][-1]["correct"]
     assert one.keys() == other.keys()
     for name, tensor in one.items():
         scale = float(tensor.abs().max()) if tensor.numel() else 0.0  # Fisher information is tiny

@@ -293,7 +293,7 @@ def test_a_reader_that_opens_while_another_writes_sees_complete_models(tmp_path)
             for number in range(12):
                 model.learn(draw("owl", 3, seed=number), "owl") if number % 2 == 0 else model.forget("owl")
         else:
-            deadline, seen = time.monotonic() + 30, set()
+            deadline, seen = time.monotonic() + 300, set()
             while time.monotonic() < deadline and "12" not in seen:
                 opened = Model.open(model.path)
                 classes = opened.classes

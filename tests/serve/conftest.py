@@ -42,8 +42,8 @@ class Tab(browser.Browser):
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
-    def until(self, expression: str, seconds: float = 60) -> None:
-        """Wait until the expression is true."""
+    def until(self, expression: str, seconds: float = 300) -> None:
+        """Wait for the expression to be true."""
         end = time.monotonic() + seconds
         while not self.evaluate(f"!!({expression})"):
             assert time.monotonic() < end, f"{expression} never came: {self.evaluate('document.body.innerText')}"

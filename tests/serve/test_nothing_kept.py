@@ -65,7 +65,10 @@ def test_no_image_is_on_the_disk_after_learning(tmp_path):
     files = [encoded(array) for array in arrays]
     assert len(files[-1]) > 2_000_000
     path = Model.create(tmp_path / "model", filters=8).path
-    with server(path, home=home, TMPDIR=str(temporary)) as served, httpx2.Client(base_url=served.address, timeout=60) as client:
+    with (
+        server(path, home=home, TMPDIR=str(temporary)) as served,
+        httpx2.Client(base_url=served.address, timeout=300) as client,
+    ):
         for label, own in (("one", files[:3]), ("two", files[3:])):
             assert client.post("/api/learn", files=parts(*own), data={"label": label}).status_code == 200
         assert client.post("/api/predict", files=parts(*files)).status_code == 200

@@ -37,15 +37,14 @@ def test_every_answer_is_that_of_one_complete_model(tmp_path):
         states.append(dict(zip(answer.labels, answer.probabilities, strict=True)))
 
     def change(address: str) -> None:
-        with httpx2.Client(base_url=address, timeout=120) as client:
-            for seed in (100, 200):
-                for label in ("brick", "wall"):
-                    pictures = parts(*(png("brick", seed + number) for number in range(8)))
-                    assert client.post("/api/learn", files=pictures, data={"label": label}).status_code == 200
-                    note()
-                for label in ("wall", "brick", "grass") if seed == 100 else ("brick",):
-                    assert client.post("/api/forget", json={"label": label}).status_code == 200
-                    note()
+        with httpx2.Client(base_url=address, timeout=600) as client:
+            for seed, label in ((100, "brick"), (200, "wall")):
+                pictures = parts(*(png("brick", seed + number) for number in range(8)))
+                assert client.post("/api/learn", files=pictures, data={"label": label}).status_code == 200
+                note()
+            for label in ("wall", "grass"):
+                assert client.post("/api/forget", json={"label": label}).status_code == 200
+                note()
 
     async def ask(client: httpx2.AsyncClient) -> list[dict[str, float]]:
         found = []
@@ -57,7 +56,7 @@ def test_every_answer_is_that_of_one_complete_model(tmp_path):
 
     async def all_of_them(address: str) -> list[list[dict[str, float]]]:
         limits = httpx2.Limits(max_connections=CLIENTS)
-        async with httpx2.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
+        async with httpx2.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
             changing = asyncio.create_task(asyncio.to_thread(change, address))
             changing.add_done_callback(lambda _: done.set())
             answers = await asyncio.gather(*(ask(client) for _ in range(CLIENTS)))
@@ -67,11 +66,11 @@ def test_every_answer_is_that_of_one_complete_model(tmp_path):
     note()
     with server(model.path, "--rate", "1000000", home=tmp_path) as served:
         answers = asyncio.run(all_of_them(served.address))
-    assert len(states) == 9
+    assert len(states) == 5
     seen = set()
     for client in answers:
         for one in client:
             matching = [place for place, state in enumerate(states) if close(one, state)]
             assert matching, f"no model ever said {one}"
             seen.add(matching[0])
-    assert len(seen) >= 5, seen  # the old model answered while it learned, and the new one was taken over each time
+    assert len(seen) >= 3, seen  # the old model answered while it learned, and the new one was taken over each time

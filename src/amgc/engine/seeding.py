@@ -20,6 +20,14 @@ def generator(*place: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*place))
 
 
+def seed_torch(device: torch.device, *place: int | str) -> None:
+    """Seed torch's own generators, from which layers draw: their first weights, dropout."""
+    if device.type == "cpu":  # torch.manual_seed formats the call stack for each kind of GPU, also where there is none
+        torch.default_generator.manual_seed(seed_of(*place))
+    else:
+        torch.manual_seed(seed_of(*place))
+
+
 def shuffled(count: int, batch_size: int, *place: int | str) -> list[torch.Tensor]:
     """Return the indices 0..count-1 in random order, in batches of almost equal size, none larger than `batch_size`.
 

@@ -15,7 +15,7 @@ from amgc.engine.checkpoint import Checkpoints, Position
 from amgc.engine.config import Config
 from amgc.engine.features import FeatureSource
 from amgc.engine.processes import Processes
-from amgc.engine.seeding import seed_of
+from amgc.engine.seeding import seed_torch
 from amgc.engine.training import Meter
 from amgc.engine.watch import Watch
 from amgc.features import build
@@ -91,7 +91,7 @@ class Session:
             watch.note(f"{len(dataset.skipped)} unreadable images were left out: {listing(dataset.skipped)}")
         self.skipped = dataset.skipped
         self.stream = TaskStream(dataset, *order_and_sizes(config, dataset))
-        torch.manual_seed(seed_of(config.seed, "weights"))
+        seed_torch(self.processes.device, config.seed, "weights")
         self.network = make_network(config, dataset).to(self.processes.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's types lack it
         self.augment = Augment.of(dataset).normalised(self.network.mean, self.network.std)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from amgc.data import BatchRandom
-from amgc.engine.seeding import generator, seed_of, shuffled
+from amgc.engine.seeding import generator, seed_torch, shuffled
 from amgc.engine.watch import Progress, TrainingError
 from amgc.features.extractor import freeze_batchnorm, release_batchnorm
 from amgc.methods.contract import Batch, Method, Phase, Task
@@ -95,7 +95,7 @@ class Trainer:
         shares = [rows[share(len(rows))] for rows in indices]
         loaded = self.images.batches(shares)
         for rows, (images, labels) in zip(indices, loaded, strict=True):
-            torch.manual_seed(seed_of(seed, "network", task, step))  # dropout and the like
+            seed_torch(self.session.processes.device, seed, "network", task, step)  # dropout and the like
             random = BatchRandom(generator(seed, "augment", task, step), share(len(rows)).start, len(rows))
             yield self.batch_of_images(images, labels, random, generator(seed, "step", task, step))
             step += 1

@@ -1,0 +1,28 @@
+"""The helper `warm`: what goes wrong in a process is not lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import warm
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import warnings; warnings.warn('beware')", "UserWarning: beware"),
+        ("raise SystemExit('no')", "no"),
+        ("import os; print('dead', flush=True); os.kill(os.getpid(), 9)", "dead"),
+    ],
+)
+def test_a_script_that_warns_or_fails_is_an_error(code: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(code)
+    with pytest.raises(AssertionError, match=told):
+        warm.script(Path("one.py"), folder=tmp_path)
+
+
+def test_a_command_that_fails_is_an_error_and_what_others_print_is_returned(tmp_path: Path) -> None:
+    assert "fast-digits" in warm.commands([["list", "presets"]], tmp_path, {})
+    with pytest.raises(AssertionError, match="nowhere"):
+        warm.commands([["list", "presets"], ["resume", "nowhere"]], tmp_path, {})
