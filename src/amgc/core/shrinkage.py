@@ -101,7 +101,7 @@ def towards_diagonal(statistics: ClassStatistics) -> float:
 def _loading(statistics: ClassStatistics, level: Tensor) -> float:
     """Return the ridge in units of the level.
 
-    Of the loadings that leave-one-out finds equally good, few samples call for the largest and many for the smallest.
+    Of the loadings that leave-one-out finds equally good, few samples call for the largest; with many, it is their middle.
     """
     freedom, dim = statistics.freedom, statistics.dim
     if statistics.form == "diagonal":
@@ -109,5 +109,5 @@ def _loading(statistics: ClassStatistics, level: Tensor) -> float:
     found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, freedom)
     if math.isinf(found.largest):
         return 1.0  # there is no covariance, so any number gives the same classes
-    share = freedom / (freedom + dim)
+    share = 0.5 * freedom / (freedom + dim)
     return math.exp(share * math.log(found.smallest) + (1 - share) * math.log(found.largest))
