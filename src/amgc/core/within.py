@@ -45,7 +45,8 @@ class LeftOut(NamedTuple):
 def left_out(inner: Tensor, z: Tensor, h: Tensor, row: int, count: float, freedom: float) -> LeftOut:
     """Return the products of samples of class `row` after leaving each out.
 
-    inner (K, K) : m_iᵀ Σ⁻¹ m_j, with means centred at their average. z (n, K) and h (n,) as above.
+    inner (K, K) : m_iᵀ Σ⁻¹ m_j, with means centred at their average. z (n, K) and h (n,) as above. With infinite `freedom`, Σ
+    does not depend on the sample.
     """
     c = count / (count - 1)
     u = (c / freedom) / (1 - (c / freedom * h).clamp_max(MOST))
@@ -66,7 +67,8 @@ class Within:
     """Means and covariances of the classes in the metric Σ⁻¹. Classes are in an order that does not depend on their arrival.
 
     order (K,) : rows of the statistics. mean (K, d) : class means less their average. count, keep (K,).
-    inner (K, K) : products of the means. leverage (K,) : the mean of h c / f of a class.
+    inner (K, K) : products of the means. trace (K,) : tr(Σ⁻¹ S_k), the mean of h c. freedom : f; infinite for diagonal
+    covariances, because one sample of many changes each variance a little only.
     chosen : the classes to draw from, those with at least two samples, or some of them. spread (chosen, K, K) : of z.
     """
 
@@ -76,7 +78,7 @@ class Within:
     keep: Tensor
     freedom: float
     inner: Tensor
-    leverage: Tensor
+    trace: Tensor
     chosen: list[int]
     spread: Tensor
 
@@ -101,8 +103,12 @@ class Within:
         able = [row for row in range(len(count)) if count[row] > 1]
         chosen = [able[int(at)] for at in torch.linspace(0, len(able) - 1, min(len(able), few)).round()] if able else []
         spread, size = _spreads(statistics, weight, order, chosen, count, level)
-        odds = size / max(1 / min(max(trace / freedom, 1e-12), MOST) - 1, 1e-12)  # of the leverage, which stays below 1
-        return cls(order, mean, count, keep.cpu()[order], freedom, inner, odds / (1 + odds), chosen, spread)
+        if statistics.form == "diagonal":
+            freedom, traces = float("inf"), size * trace
+        else:  # by odds, so that no leverage, trace / f, exceeds 1
+            odds = size / max(freedom / min(max(trace, 1e-12), MOST * freedom) - 1, 1e-12)
+            traces = freedom * odds / (1 + odds)
+        return cls(order, mean, count, keep.cpu()[order], freedom, inner, traces, chosen, spread)
 
     def draws(self, seed: int = 0) -> list[tuple[int, LeftOut]]:
         """Return, for each chosen class, what leaving out each of its samples would give, for draws in their place."""
@@ -111,7 +117,7 @@ class Within:
         noise = torch.randn(number, len(self.inner), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         for row, spread in zip(self.chosen, self.spread, strict=True):
             count = float(self.count[row])
-            h = torch.full((number,), float(self.leverage[row]) * self.freedom * (count - 1) / count, dtype=torch.float64)
+            h = torch.full((number,), float(self.trace[row]) * (count - 1) / count, dtype=torch.float64)
             found.append((row, left_out(self.inner, noise @ root(spread), h, row, count, self.freedom)))
         return found
 
