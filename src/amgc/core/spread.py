@@ -8,13 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from amgc.core.directions import random_directions
+
+SKETCH = 64  # random directions
+
 
 @dataclass(frozen=True)
 class Spread:
     """A form of class covariance: named tensors per class.
 
-    "full": full (d, d). "diagonal": diagonal (d,), the variances. "lowrank": factor (d, rank) and diagonal (d,). "shared":
-    nothing per class.
+    "full": full (d, d). "diagonal": diagonal (d,), the variances, and sketch (`SKETCH`,), those along fixed random directions,
+    which tell how correlated features are. "lowrank": factor (d, rank) and diagonal (d,). "shared": nothing per class.
     """
 
     form: str
@@ -26,7 +30,9 @@ class Spread:
         """Return the shape of each tensor of one class."""
         if self.form == "lowrank":
             return {"factor": (self.dim, self.rank), "diagonal": (self.dim,)}
-        return {} if self.form == "shared" else {self.form: (self.dim, self.dim) if self.form == "full" else (self.dim,)}
+        if self.form == "diagonal":
+            return {"diagonal": (self.dim,), "sketch": (SKETCH,)}
+        return {} if self.form == "shared" else {"full": (self.dim, self.dim)}
 
     def of(self, centred: Tensor) -> dict[str, Tensor]:
         """Return the unbiased covariance of rows (n, d) whose mean is 0."""
@@ -36,7 +42,7 @@ class Spread:
             return {"full": product.triu_().add_(product.triu(1).T)}  # exactly symmetric
         diagonal = centred.square().sum(0) / freedom
         if self.form == "diagonal":
-            return {"diagonal": diagonal}
+            return {"diagonal": diagonal, "sketch": (centred @ self._directions(centred)).square().sum(0) / freedom}
         return {"factor": self.leading(centred.T / math.sqrt(freedom), diagonal), "diagonal": diagonal}
 
     def merged(
@@ -54,13 +60,17 @@ class Spread:
         if self.form == "full":
             result["full"] = (one["full"] * kept).add_(other["full"], alpha=added)
             result["full"].add_(torch.outer(shift, shift), alpha=moved)
-        if "diagonal" in other:
-            result["diagonal"] = (one["diagonal"] * kept).add_(other["diagonal"], alpha=added)
-            result["diagonal"].addcmul_(shift, shift, value=moved)
+        for name in ("diagonal", "sketch"):
+            if name in other:
+                along = shift if name == "diagonal" else shift @ self._directions(shift)
+                result[name] = (one[name] * kept).add_(other[name], alpha=added).addcmul_(along, along, value=moved)
         if self.form == "lowrank":
             parts = kept**0.5 * one["factor"], added**0.5 * other["factor"], moved**0.5 * shift[:, None]
             result["factor"] = self.leading(torch.cat(parts, 1), result["diagonal"])
         return result
+
+    def _directions(self, like: Tensor) -> Tensor:
+        return random_directions(self.dim, SKETCH).to(like)
 
     def leading(self, factor: Tensor, variances: Tensor) -> Tensor:
         """Return the `rank` strongest orthogonal columns of a factor (d, m), filled up with zeros.

@@ -158,6 +158,16 @@ class ClassStatistics:
         upper, share = self._scatter.upper, 1 / max(self._freedom, 1)
         return SharedCovariance(upper, share, upper.diagonal().double() * share)
 
+    def dependence(self) -> float:
+        """Return by how much correlations increase the sum of squared covariances, at least 1; for "diagonal" only.
+
+        Along random signs s, sᵀ S s varies by twice the squared off-diagonal entries of S, and by sampling.
+        """
+        share = (self.count - 1).double() / max(self.freedom, 1)
+        along, variances = (share.to(self.device) @ self._rows(name).double() for name in ("sketch", "diagonal"))
+        beyond = along.var() - 2 * along.mean().square() / max(self.freedom, 1)
+        return 1 + float(beyond.clamp_min(0) * self.dim**2 / 2 / variances.square().sum().clamp_min(1e-300))
+
     @property
     def freedom(self) -> int:
         """Degrees of freedom of the pooled covariance, Σ_k (n_k - 1)."""

@@ -10,7 +10,6 @@ What samples of the known classes would give follows from leave-one-out in close
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
+from amgc.core.directions import random_directions
 from amgc.core.shared import Factor
 from amgc.core.shrinkage import pooled_covariance, regularisation
 from amgc.core.statistics import ClassStatistics
@@ -42,7 +42,7 @@ class Typicality:
         self.enough = statistics.freedom >= FEW and len(statistics) > 1
         if not self.enough:
             return
-        self.directions = random_directions(statistics.dim) if statistics.dim > WIDE else None
+        self.directions = random_directions(statistics.dim, NARROW) if statistics.dim > WIDE else None
         if self.directions is not None:
             statistics = statistics.projected(self.directions)
         chosen = regularisation(statistics, None, "auto")
@@ -85,15 +85,6 @@ class Typicality:
         # What is far away is not typical, even in the direction of a class. The factor is Bonferroni's.
         joined: NDArray[np.float64] = np.minimum(ndtr(deviate), 2 * ndtr(-farther))
         return joined
-
-
-@lru_cache(maxsize=4)
-def random_directions(dim: int) -> Tensor:
-    """Return random signs (d, `NARROW`) over √d: raw bits of PCG64, which numpy guarantees never to change."""
-    words = np.random.PCG64(0).random_raw(dim * NARROW // 64 + 1)
-    bits = np.unpackbits(words.astype("<u8").view(np.uint8))[: dim * NARROW].reshape(dim, NARROW)
-    signs: Tensor = torch.from_numpy(bits).double() * 2 - 1
-    return signs / math.sqrt(dim)
 
 
 def _cosine(products: Tensor, lengths: Tensor, means: Tensor) -> Tensor:

@@ -147,4 +147,6 @@ def _spreads(
         parts.append(pooled + share[row] * ((projected + projected.T) / 2 - pooled))
     used = (1 - 1 / count)[chosen]  # residuals of the samples vary a little less than new ones
     stacked = torch.stack(parts) * used[:, None, None] if parts else pooled.new_zeros(0, *pooled.shape)
+    if statistics.form == "diagonal":  # independent features would vary less along the weights
+        stacked *= statistics.dependence()
     return stacked, size
