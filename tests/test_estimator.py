@@ -443,14 +443,24 @@ def test_features_far_from_zero_are_learned_in_single_precision(form: str) -> No
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scale", [1e6, 1e-6])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_a_features_unit_does_not_matter(form: str, scale: float, dtype: str) -> None:
+def test_a_features_unit_does_not_matter_if_features_are_standardized(form: str, scale: float, dtype: str) -> None:
     unit = np.ones(64)
     unit[[10, 20, 30, 43]] = scale
     # Which directions a factor of fewer columns keeps depends on the units; one of all columns keeps everything.
-    one, two = (AMGCClassifier(covariance=form, rank=64, dtype=dtype) for _ in range(2))
+    one, two = (AMGCClassifier(covariance=form, rank=64, dtype=dtype, standardize=True) for _ in range(2))
     one.fit(TRAIN, TRAIN_LABELS)
     two.fit(TRAIN * unit, TRAIN_LABELS)
     assert (one.predict(TEST) == two.predict(TEST * unit)).mean() > (0.99 if dtype == "float32" else 0.995)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_features_of_very_different_units_are_standardized_by_default(form: str) -> None:
+    unit = np.geomspace(1, 1e8, 64)
+    one, two = (
+        AMGCClassifier(covariance=form, **chosen).fit(TRAIN * unit, TRAIN_LABELS) for chosen in ({}, {"standardize": True})
+    )
+    assert one.coef_.tobytes() == two.coef_.tobytes()
+    assert one.score(TEST * unit, TEST_LABELS) > 0.85
 
 
 def test_a_features_unit_matters_without_standardize() -> None:

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from reference import assert_close, few, spd, tensor
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from amgc.core import loading, memory, scatter, shared, symmetric
+from amgc.core import memory, scatter, shared, symmetric
 from amgc.core import statistics as statistics_module
-from amgc.core.calibration import shared_temperature, temperature
 from amgc.core.covariance import SharedCovariance, enlarge
-from amgc.core.shrinkage import towards_diagonal
 from amgc.core.solver import solve, solve_head, solve_shared
 from amgc.core.statistics import ClassStatistics
 
@@ -217,93 +215,7 @@ def test_an_automatic_ridge_is_for_shared_covariances_only():
             solve_head(ClassStatistics(13, form).update(features, labels), ridge=ridge)
 
 
-# ---- the loading --------------------------------------------------------------------------------------------------------
-
-
-def _explained(features, labels, loading, deviation):
-    """Return the squared cosine between indicators and leave-one-out predictions, by the hat matrix written out."""
-    rows = (features - features.mean(0)) / deviation
-    targets = np.eye(labels.max() + 1)[labels] - np.eye(labels.max() + 1)[labels].mean(0)
-    hat = rows @ np.linalg.solve(rows.T @ rows + len(rows) * loading * np.eye(rows.shape[1]), rows.T)
-    h = (1 + np.trace(hat)) / len(rows)  # with the intercept's own
-    left_out = (hat @ targets - h * targets) / (1 - h)
-    return (left_out * targets).sum() ** 2 / (left_out**2).sum() / (targets**2).sum()
-
-
-@pytest.mark.parametrize("samples", [60, 400])
-def test_the_score_of_a_loading_is_that_of_the_hat_matrix(samples):
-    features, labels = _data(samples, 13, 3)
-    statistics = ClassStatistics(13, "shared", dtype=torch.float64).update(features, labels)
-    total = loading._Total(statistics.shared(), statistics.mean, statistics.count, statistics.freedom)
-    deviation = statistics.pooled().diagonal().sqrt().numpy()
-    loadings = torch.tensor([1e-3, 0.03, 0.5, 4.0], dtype=torch.float64)
-    quality = loading.explained(loadings, total.exact(), total.share, total.samples)
-    assert_close(quality, [_explained(features, labels, e, deviation) for e in loadings.tolist()], 1e-9)
-
-
-@pytest.mark.parametrize("pivot", [0.01, 0.1])
-def test_lanczos_with_one_factorisation_gives_what_all_eigenvalues_give(pivot):
-    features, labels = _data(900, 300)
-    statistics = ClassStatistics(300, "shared", dtype=torch.float64).update(features, labels)
-    total = loading._Total(statistics.shared(), statistics.mean, statistics.count, statistics.freedom)
-    near = loading.LOADINGS[(pivot / 30 < loading.LOADINGS) & (pivot * 30 > loading.LOADINGS)]
-    exact, found = (loading.explained(near, sums, total.share, total.samples) for sums in (total.exact(), total.around(pivot)))
-    assert (found - exact).abs().max() < 0.03 * exact.max()
-
-
-def test_the_loading_found_in_many_dimensions_is_that_found_in_few(monkeypatch):
-    features, labels = _data(900, 300)
-    statistics = ClassStatistics(300, "shared").update(features, labels)
-    exact = towards_diagonal(statistics)
-    monkeypatch.setattr(loading, "EXACT_UP_TO", 0)
-    monkeypatch.setattr(loading, "DOUBLE_UP_TO", 0)
-    found = towards_diagonal(statistics)
-    assert 0.5 < found / exact < 2
-
-
-@pytest.mark.parametrize("samples", [60, 400])
-def test_the_loading_is_found_where_a_bad_one_would_cost_much(samples):
-    """The held-out accuracy is within two points of the best of a grid that uses the held-out data."""
-    rng = np.random.default_rng(0)
-    mixing, centres = rng.normal(size=(60, 60)) * np.geomspace(1, 0.01, 60)[:, None], 0.3 * rng.normal(size=(4, 60))
-
-    def draw(count):
-        labels = np.arange(count) % 4
-        return rng.normal(size=(count, 60)) @ mixing + centres[labels] + 0.3 * rng.normal(size=(count, 60)), labels
-
-    statistics = ClassStatistics(60, "shared", dtype=torch.float64).update(*draw(samples))
-    features, labels = draw(4000)
-
-    def accuracy(ridge):
-        head = solve_head(statistics, margin=0.0, ridge=ridge)
-        return ((features @ head.weight.numpy().T + head.bias.numpy()).argmax(1) == labels).mean()
-
-    variances = statistics.shared().variances
-    assert accuracy("auto") > max(accuracy(e * variances) for e in (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0)) - 0.02
-
-
-def test_more_samples_need_less_loading():
-    shares = [towards_diagonal(ClassStatistics(13, "shared").update(*_data(samples))) for samples in (30, 4000)]
-    assert 1 > shares[0] > shares[1] > 0
-
-
-def test_one_class_or_one_sample_a_class_leave_nothing_to_choose():
-    features, _ = _data(6)
-    for labels in ([0] * 6, range(6)):
-        assert towards_diagonal(ClassStatistics(13, "shared").update(features, list(labels))) == 1.0
-
-
-# ---- the temperature ----------------------------------------------------------------------------------------------------
-
-
-def test_the_temperature_in_score_space_is_that_in_feature_space():
-    features, labels = _data(400, distance=0.4)
-    statistics = ClassStatistics(13, "shared", dtype=torch.float64).update(features, labels)
-    head = solve_head(statistics, margin=0.0, ridge=0.5)
-    average = statistics.pooled() + 0.5 * torch.eye(13)
-    fitted = float(torch.linalg.solve(average, statistics.pooled()).trace())
-    expected = temperature(head, statistics, average, torch.zeros(4), 0.0)
-    assert shared_temperature(head, statistics, fitted) == pytest.approx(expected, rel=0.05)
+# ---- the trace ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_trace_by_random_signs_is_near_the_exact_one(monkeypatch):

@@ -104,11 +104,12 @@ class _Total:
         if not bool(best > 0):  # no class can be told from another
             return Loadings(*[float(loadings[-1]) * self.samples / self.freedom] * 2), False, True
         error = 2 * best.sqrt() * (1 - best) / self.samples**0.5  # of a squared correlation
-        first = int((quality >= (1 - WITHIN) * best).nonzero()[0])
-        last = int((quality >= best - ERRORS * error).nonzero()[-1])
+        enough, also_enough = quality - (1 - WITHIN) * best, quality - (best - ERRORS * error)
+        first, last = int((enough >= 0).nonzero()[0]), int((also_enough >= 0).nonzero()[-1])
+        ends = _crossing(loadings, enough, first, first - 1), _crossing(loadings, also_enough, last, last + 1)
         # T is a sum over all samples, Σ one over the degrees of freedom.
-        ends = (float(loadings[end]) * self.samples / self.freedom for end in (first, last))
-        return Loadings(*ends), first == 0, last == len(loadings) - 1
+        found = Loadings(*(end * self.samples / self.freedom for end in ends))
+        return found, first == 0, last == len(loadings) - 1
 
     def upper(self) -> Tensor:
         kept = self.covariance.upper
@@ -150,6 +151,14 @@ class _Total:
             (values[:classes].flatten(), weights[:classes].flatten()),
             (values[classes:].flatten(), weights[classes:].flatten() / signs.shape[1]),
         )
+
+
+def _crossing(loadings: Tensor, enough: Tensor, inside: int, outside: int) -> float:
+    """Return the loading at which `enough` is 0, between neighbours on the grid. It moves by rounding only if `enough` does."""
+    if not 0 <= outside < len(loadings):
+        return float(loadings[inside])
+    share = float(enough[inside] / (enough[inside] - enough[outside]))
+    return float(loadings[inside]) * float(loadings[outside] / loadings[inside]) ** share
 
 
 def _lanczos(factor: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:

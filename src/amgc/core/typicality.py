@@ -51,11 +51,11 @@ class Typicality:
         self.within = within = Within.of(statistics, self.factor, chosen.keep)
         self.centre = statistics.mean.mean(0)
         # Two over the number of directions is a Gaussian's. Few samples span few of the directions in which new ones vary.
-        unseen = float(within.trace.mean()) / within.freedom
+        unseen = float(within.leverage.mean())
         self.spread = math.sqrt(REAL**2 + (1 - unseen) * 2 / max(self.factor.dimensions(covariance.extra), 1.0))
         self.means = self.factor.white(within.mean.T).double()  # (d, K)
         self.place = within.order.argsort()  # of each class in the order of `within`
-        distance = within.trace / (1 - within.trace / within.freedom)
+        distance = within.length / (1 - within.leverage)
         self.expected = ((1 + 1 / within.count) * distance).log() - self.spread**2 / 2  # mean of log squared distances
         draws = within.draws()
         noise = torch.randn(len(draws), len(draws[0][1].own), generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -9,6 +9,7 @@ are known. Draws of z with this covariance stand for the samples.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,8 +68,8 @@ class Within:
     """Means and covariances of the classes in the metric Σ⁻¹. Classes are in an order that does not depend on their arrival.
 
     order (K,) : rows of the statistics. mean (K, d) : class means less their average. count, keep (K,).
-    inner (K, K) : products of the means. trace (K,) : tr(Σ⁻¹ S_k), the mean of h c. freedom : f; infinite for diagonal
-    covariances, because one sample of many changes each variance a little only.
+    inner (K, K) : products of the means. length (K,) : the mean of h c of a class, and leverage (K,) that of h c / f.
+    freedom : f. Without correlations it is inf, because a sample changes each variance a little, but Σ in no direction much.
     chosen : the classes to draw from, those with at least two samples, or some of them. spread (chosen, K, K) : of z.
     """
 
@@ -78,7 +79,8 @@ class Within:
     keep: Tensor
     freedom: float
     inner: Tensor
-    trace: Tensor
+    length: Tensor
+    leverage: Tensor
     chosen: list[int]
     spread: Tensor
 
@@ -86,9 +88,10 @@ class Within:
     def of(cls, statistics: ClassStatistics, metric: Factor | Tensor, keep: Tensor) -> Within:
         """Return it for the regularised Σ: its factor, a matrix (d, d), or its diagonal (d,)."""
         mean = statistics.mean - statistics.mean.mean(0)
-        order = mean.square().sum(1).argsort().cpu()
+        # An odd function of the means: two classes have opposite ones, whose lengths are equal up to rounding.
+        order = (mean / mean.abs().max().clamp_min(1e-300)).pow(3).sum(1).argsort().cpu()
         mean, count = mean[order], statistics.count.cpu()[order].double()
-        freedom = float(max(statistics.freedom, 1))
+        freedom = float("inf") if isinstance(metric, Tensor) and metric.ndim == 1 else float(max(statistics.freedom, 1))
         if isinstance(metric, Factor):
             white = metric.white(mean.T).double()
             weight, level = metric.solve(white.to(metric.root)).T, metric.covariance.variances
@@ -103,12 +106,10 @@ class Within:
         able = [row for row in range(len(count)) if count[row] > 1]
         chosen = [able[int(at)] for at in torch.linspace(0, len(able) - 1, min(len(able), few)).round()] if able else []
         spread, size = _spreads(statistics, weight, order, chosen, count, level)
-        if statistics.form == "diagonal":
-            freedom, traces = float("inf"), size * trace
-        else:  # by odds, so that no leverage, trace / f, exceeds 1
-            odds = size / max(freedom / min(max(trace, 1e-12), MOST * freedom) - 1, 1e-12)
-            traces = freedom * odds / (1 + odds)
-        return cls(order, mean, count, keep.cpu()[order], freedom, inner, traces, chosen, spread)
+        odds = size / max(1 / min(max(trace / freedom, 1e-12), MOST) - 1, 1e-12)  # of the leverage, which stays below 1
+        leverage = odds / (1 + odds)
+        length = trace * size if math.isinf(freedom) else freedom * leverage
+        return cls(order, mean, count, keep.cpu()[order], freedom, inner, length, leverage, chosen, spread)
 
     def draws(self, seed: int = 0) -> list[tuple[int, LeftOut]]:
         """Return, for each chosen class, what leaving out each of its samples would give, for draws in their place."""
@@ -117,7 +118,7 @@ class Within:
         noise = torch.randn(number, len(self.inner), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         for row, spread in zip(self.chosen, self.spread, strict=True):
             count = float(self.count[row])
-            h = torch.full((number,), float(self.trace[row]) * (count - 1) / count, dtype=torch.float64)
+            h = torch.full((number,), float(self.length[row]) * (count - 1) / count, dtype=torch.float64)
             found.append((row, left_out(self.inner, noise @ root(spread), h, row, count, self.freedom)))
         return found
 
@@ -130,9 +131,10 @@ def _spreads(
     weight (K, d) is Σ⁻¹ m. The size is relative to the pooled covariance. Both are mixed with the pooled ones by `PRIOR`.
     """
     share = (count - 1) / (count - 1 + PRIOR)  # of the class's own
+    used = (1 - 1 / count)[chosen][:, None, None]  # residuals of the samples vary a little less than new ones
     if statistics.form == "shared":
         pooled = weight @ statistics.shared().times(weight.T.to(statistics.device))
-        return pooled.cpu().expand(len(chosen), -1, -1), torch.ones_like(share)
+        return pooled.cpu() * used, torch.ones_like(share)
     average = statistics.pooled()
     rows = weight.to(average)
     pooled = (rows * average @ rows.T if average.ndim == 1 else rows @ average @ rows.T).double().cpu()
@@ -145,8 +147,7 @@ def _spreads(
         own = covariances.rows(slice(int(order[row]), int(order[row]) + 1))
         projected = (own.product(rows[None])[0] @ rows.T).double().cpu()
         parts.append(pooled + share[row] * ((projected + projected.T) / 2 - pooled))
-    used = (1 - 1 / count)[chosen]  # residuals of the samples vary a little less than new ones
-    stacked = torch.stack(parts) * used[:, None, None] if parts else pooled.new_zeros(0, *pooled.shape)
+    stacked = torch.stack(parts) * used if parts else pooled.new_zeros(0, *pooled.shape)
     if statistics.form == "diagonal":  # independent features would vary less along the weights
         stacked *= statistics.dependence()
     return stacked, size
