@@ -15,8 +15,9 @@ from reference import assert_close, few, many
 
 from amgc import tensor_files
 from amgc.core.covariance import Covariances, LowRank, enlarge
+from amgc.core.directions import random_directions
 from amgc.core.losses import distribution_loss
-from amgc.core.spread import Spread
+from amgc.core.spread import SKETCH, Spread
 from amgc.core.statistics import KIND, ClassStatistics
 from amgc.files import FileFormatError
 
@@ -687,3 +688,25 @@ def test_features_whose_squares_overflow_are_refused(form):
     with pytest.raises(ValueError, match="too large for covariances in float32"):  # a known class, from far away
         statistics.update(1e25 * np.eye(2), [0, 0])
     assert statistics.classes == [0] and statistics.count.tolist() == [2]
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 2.0])
+def test_the_dependence_of_features_is_that_of_their_covariances(shared: float) -> None:
+    """Features with a common part: Σ = I + shared 1 1ᵀ / d. The sketch estimates the sum of its squared entries."""
+    random, dim, count = np.random.default_rng(0), 100, 4000
+    rows = random.normal(size=(count, dim)) + np.sqrt(shared) * random.normal(size=(count, 1))
+    covariance = np.eye(dim) + shared
+    expected = np.square(covariance).sum() / np.square(np.diag(covariance)).sum()
+    statistics = ClassStatistics(dim, "diagonal").update(rows, ["a", "b"] * (count // 2))
+    assert abs(np.log(statistics.dependence() / expected)) < 0.5  # 64 random directions: a standard deviation of 0.2
+
+
+def test_merging_adds_the_sketch_exactly() -> None:
+    random = np.random.default_rng(0)
+    rows, labels = random.normal(size=(40, 7)) + 3, ["a", "b"] * 20
+    whole = ClassStatistics(7, "diagonal", dtype=torch.float64).update(rows, labels)
+    parts = ClassStatistics(7, "diagonal", dtype=torch.float64).update(rows[:13], labels[:13])
+    parts.merge(ClassStatistics(7, "diagonal", dtype=torch.float64).update(rows[13:], labels[13:]))
+    assert torch.allclose(parts.tensors()["sketch"], whole.tensors()["sketch"], rtol=1e-12)
+    signs = random_directions(7, SKETCH).numpy()
+    assert np.allclose(whole.tensors()["sketch"][0], (rows[::2] @ signs).var(0, ddof=1), rtol=1e-12)

@@ -97,9 +97,10 @@ def test_products_of_means_and_covariances_of_scores_are_those_of_the_samples(mo
     residuals = features - mean[labels]
     h = np.einsum("ni,ij,nj->n", residuals, inverse, residuals)
     z = residuals @ inverse @ centred.T
-    if form == "diagonal":  # correlations are not known: z varies as if there were none
+    if form == "diagonal":  # correlations are not known: z varies as if there were none, times their average effect
         by_class = [np.diag((residuals[labels == k] ** 2).mean(0)) for k in order]
-        expected = np.array([centred @ inverse @ own @ inverse @ centred.T for own in by_class])
+        dependence = ClassStatistics(8, form, dtype=torch.float64).update(features, labels).dependence()
+        expected = dependence * np.array([centred @ inverse @ own @ inverse @ centred.T for own in by_class])
     elif form == "shared":  # all classes together
         expected = np.array([z.T @ z / 21] * 3)
     else:

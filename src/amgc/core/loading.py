@@ -13,6 +13,7 @@ within a factor `REACH` of the pivot.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -158,7 +159,7 @@ def _crossing(loadings: Tensor, enough: Tensor, inside: int, outside: int) -> fl
     if not 0 <= outside < len(loadings):
         return float(loadings[inside])
     share = float(enough[inside] / (enough[inside] - enough[outside]))
-    return float(loadings[inside]) * float(loadings[outside] / loadings[inside]) ** share
+    return math.exp((1 - share) * math.log(loadings[inside]) + share * math.log(loadings[outside]))
 
 
 def _lanczos(factor: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
