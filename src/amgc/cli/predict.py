@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, show, show_table
+from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, shortened, show, show_table
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
@@ -140,18 +140,23 @@ def write_files(found: Evaluation, text: str, folder: Path) -> None:
 
 def write_summary(found: Evaluation) -> None:
     """Print accuracy, calibration, the worst classes and the most frequent confusions."""
-    images = plural(len(found.correct), "image")
-    show(f"Accuracy: {percent(found.accuracy)} % of {images} of {plural(len(found.by_class), 'known class')}")
-    sure = float(found.confidence.mean()) if len(found.confidence) else float("nan")
-    error = percent(found.calibration_error)
-    show(f"Calibration: mean confidence {percent(sure)} %; expected calibration error {error} %")
+    if len(found.correct):
+        images = plural(len(found.correct), "image")
+        show(f"Accuracy: {percent(found.accuracy)} % of {images} of {plural(len(found.by_class), 'known class')}")
+        sure, error = percent(float(found.confidence.mean())), percent(found.calibration_error)
+        show(f"Calibration: mean confidence {sure} %; expected calibration error {error} %")
+    else:
+        show(f"No accuracy: no usable image is of a class that the model knows ({shortened(found.classes)}).")
     if found.unseen:
         names = ", ".join(list(found.unseen)[:WORST])
         show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), 'image')} ({names})")
-    if found.reject is not None:
+    if found.reject is not None and not found.has_fits:
+        show(f"Rejected: none. {TOO_FEW}")
+    elif found.reject is not None:
         known, others = found.rejected()
-        beside = f", and {percent(others)} % of those of unknown classes" if found.unseen else ""
-        show(f"Rejected (fit below {found.reject:g}): {percent(known)} % of the images of known classes{beside}")
+        parts = [f"{percent(known)} % of the images of known classes"] if len(found.correct) else []
+        parts += [f"{percent(others)} % of those of unknown classes"] if found.unseen else []
+        show(f"Rejected (fit below {found.reject:g}): {' and '.join(parts) or 'none'}")
     if found.skipped:
         first, reason = found.skipped[0]
         show(f"Not usable: {plural(len(found.skipped), 'image')}; the first is {first}: {reason}")

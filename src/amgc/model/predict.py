@@ -110,6 +110,11 @@ class Evaluation:
         return float(self.correct.mean()) if len(self.correct) else float("nan")
 
     @property
+    def has_fits(self) -> bool:
+        """Whether the model can tell how typical the images are."""
+        return not np.isnan([*self.fit, *self.unseen_fit]).all()
+
+    @property
     def by_class(self) -> dict[str, tuple[int, int]]:
         """Number of correctly classified images, and of all images, for each class that has any."""
         counts = {
