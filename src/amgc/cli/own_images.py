@@ -135,9 +135,9 @@ def model_of_run(
 
 def info(model: ModelFolder, as_json: Json = False) -> None:
     """Describe a model: classes, stored statistics, what is never stored, and files."""
-    from amgc.model import Model
+    from amgc.model.info import read_info
 
-    found = Model.open(model).info()
+    found = read_info(model)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
         return

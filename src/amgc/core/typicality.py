@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 from torch import Tensor
+from torch.special import ndtr, ndtri
 
 from amgc.core.shared import Factor
 from amgc.core.shrinkage import pooled_covariance, regularisation
@@ -82,13 +82,13 @@ class Typicality:
         at, own = self.place[rows], white.square().sum(0).cpu()
         to_means, lengths = (white.T @ self.means).cpu(), self.means.square().sum(0).cpu()
         distance = own + lengths[at] - 2 * to_means.gather(1, at[:, None])[:, 0]
-        farther = ((distance.clamp_min(1e-300).log() - self.expected[at]) / self.spread).numpy()
+        farther = (distance.clamp_min(1e-300).log() - self.expected[at]) / self.spread
         cosine = _cosine(to_means, own, lengths).gather(1, at[:, None])[:, 0]
         # Between 1 and the number of draws: no p-value is 0 by chance.
         aligned = (torch.searchsorted(self.cosines, cosine).double() + 1) / (len(self.cosines) + 2)
-        deviate = (ALIGNED * ndtri(aligned.numpy()) - farther) / math.sqrt(ALIGNED**2 + 1 + 2 * CORRELATION * ALIGNED)
+        deviate = (ALIGNED * ndtri(aligned) - farther) / math.sqrt(ALIGNED**2 + 1 + 2 * CORRELATION * ALIGNED)
         # What is far away is not typical, even in the direction of a class. The factor is Bonferroni's.
-        joined: NDArray[np.float64] = np.minimum(ndtr(deviate), 2 * ndtr(-farther))
+        joined: NDArray[np.float64] = torch.minimum(ndtr(deviate), 2 * ndtr(-farther)).numpy()
         return joined
 
 
