@@ -10,27 +10,30 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from amgc.files import FileFormatError, atomic, plain_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VERSION = 1
 
 
 def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write `tensors` and `header` to `path` atomically."""
+    from safetensors.torch import save_file  # imports torch, which `read_header` does not need
+
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     header = plain_json(header)
     text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
     with atomic(path) as temporary:
         try:
-            safetensors.torch.save_file(tensors, temporary, metadata={"amgc": text})
+            save_file(tensors, temporary, metadata={"amgc": text})
         except SafetensorError as error:  # a full disk is reported only as a number in the text
             number = re.search(r"os error (\d+)", str(error))
             if number is None:
@@ -40,12 +43,28 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the header and the tensors of a file that `write` made with the same `kind`."""
+    about, tensors = _read(path, kind, read_tensors)
+    if about.get("sha256") != _digest(about["header"], tensors):
+        raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
+    return about["header"], tensors
+
+
+def read_header(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    """Return the header only, without verifying the checksum of the tensors. Does not import torch."""
+    header: dict[str, Any] = _read(path, kind, lambda _: {})[0]["header"]
+    return header
+
+
+def _read(
+    path: str | os.PathLike[str], kind: str, read_contents: Callable[[str | os.PathLike[str]], dict[str, Tensor]]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the metadata and the tensors of a file, after checking that `write` made it with the same `kind`."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
     try:
         text = metadata(path).get("amgc")
         about = json.loads(text) if text else None
-        tensors = read_tensors(path) if text else {}
+        tensors = read_contents(path) if text else {}
     except RuntimeError:  # it could not be opened: deleted since, or no permission
         Path(path).open("rb").close()  # raises the error that says which
         raise
@@ -61,14 +80,12 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
         raise FileFormatError(
             f"{os.fspath(path)!r} has file version {about.get('version')}; this amgc reads version {VERSION}."
         )
-    if about.get("sha256") != _digest(about["header"], tensors):
-        raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
-    return about["header"], tensors
+    return about, tensors
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the metadata of any safetensors file; files made by `write` have the key `amgc`."""
-    with safe_open(path, framework="pt") as file:
+    with safe_open(path, framework="np") as file:
         return file.metadata() or {}
 
 
@@ -82,7 +99,16 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
 
 
+def read_array(path: str | os.PathLike[str], name: str) -> list[float]:
+    """Return one small tensor (n,) of a safetensors file. Does not import torch."""
+    with safe_open(path, framework="np") as file:
+        values: list[float] = file.get_tensor(name).tolist()
+    return values
+
+
 def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    import torch
+
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name, tensor in tensors.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

@@ -6,15 +6,21 @@ import csv
 import io
 import json
 import re
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from model.drawing import draw
 from PIL import Image
+from rich.console import Console
 
 from amgc.cli.main import main
+from amgc.cli.own_images import with_cost
+from amgc.features import build
+from amgc.features.weights import save_extractor
 from amgc.model import Model
+from amgc.text import DASH
 
 QUICK = ["--filters", "6"]
 
@@ -156,10 +162,56 @@ def test_images_that_were_not_learned_are_reported(capsys):
     Path("photos/bad").mkdir()
     Path("photos/bad/text.jpg").write_text("dear all")
     Image.new("RGB", (16, 16)).save("photos/loose.png")
-    assert main(["learn", "model", "photos", "--features", "convnet"]) == 0
+    assert main(["learn", "model", "photos", *QUICK]) == 0
     told = capsys.readouterr().out
     assert "none of their images could be used: bad" in told and "photos (1 image outside sub-folders)" in told
-    assert "The weights of convnet are random" in told
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet32", "convnet"])
+def test_a_network_without_weights_is_refused_before_anything_is_learned(name, capsys):
+    folder("photos", "cat", "dog")
+    assert main(["learn", "model", "photos", "--features", name]) == 2
+    said = capsys.readouterr().err
+    assert f"the weights of {name} would be random" in said and "--weights FILE" in said and "lite0" in said
+    assert not Path("model").exists()
+
+
+def test_a_network_with_weights_learns():
+    save_extractor("weights.safetensors", build("convnet", image_shape=(3, 32, 32)))
+    arguments = ["learn", "model", folder("photos", "cat", "dog"), "--features", "convnet", "--weights", "weights.safetensors"]
+    assert main(arguments) == 0 and list(Model.open("model").classes) == ["cat", "dog"]
+
+
+def test_the_expected_time_is_printed_once_and_only_if_it_is_long(monkeypatch, capsys):
+    clock = iter([100.0, 102.0, 104.0, 0.0, 0.1, 0.2])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    calls = []
+    for total in (1616, 48):
+        shown = with_cost(lambda done, of: calls.append((done, of)), Console(width=100))
+        for done in (16, 32, 48):
+            shown(done, total)
+    assert capsys.readouterr().out == "1,616 images at 8 images/s: about 3 min 18 s.\n"  # 1,584 / 8 = 198
+    assert calls == [(done, total) for total in (1616, 48) for done in (16, 32, 48)]
+
+
+def test_an_evaluation_of_unknown_classes_only_says_so(taught, capsys):
+    assert main(["evaluate", taught, folder("strange", "owl"), "--reject", "0.05"]) == 0
+    told = capsys.readouterr().out
+    assert "No accuracy: no usable image is of a class that the model knows (cat, dog)." in told
+    assert "Classes unknown to the model: 12 images (owl)" in told and "of those of unknown classes" in told
+    assert "Calibration" not in told and DASH not in told and "of known classes" not in told
+
+
+def test_predictions_explain_the_fit_or_that_it_cannot_be_told(taught, capsys):
+    assert main(["predict", taught, "photos/dog/0 0.png"]) == 0
+    assert "fit: about this share of images of known classes are less typical" in capsys.readouterr().out
+    assert main(["learn", "few", folder("two", "cat", "dog", count=1), *QUICK]) == 0
+    capsys.readouterr()
+    assert main(["predict", "few", "photos/dog/0 0.png", "--reject", "0.9"]) == 0
+    told = capsys.readouterr().out
+    assert f"fit {DASH}: cannot be told" in told and "unknown" not in told
+    assert main(["evaluate", "few", "photos", "--reject", "0.9"]) == 0
+    assert f"Rejected: none. fit {DASH}: cannot be told" in capsys.readouterr().out
 
 
 def test_a_missing_image_is_named_and_the_others_are_predicted(taught, capsys):

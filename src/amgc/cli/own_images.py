@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,13 @@ from tyro.conf import Positional, arg
 from amgc.cli.errors import UsageError
 from amgc.cli.tyro_flags import several
 from amgc.runs.folder import RUN
-from amgc.text import byte_size, plural, printable
+from amgc.text import byte_size, duration, plural, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from amgc.model import Info, Learned, Model
+    from amgc.model.changes import Progress
 
 ModelFolder: TypeAlias = Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
 NewModelFolder: TypeAlias = Annotated[str, arg(aliases=["-o"], metavar="MODEL", help="folder of the new model")]
@@ -25,6 +29,8 @@ ClassFolders: TypeAlias = Annotated[Positional[tuple[str, ...]], several("FOLDER
 Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 SHOWN = 5  # names in a list
+UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks that amgc has no weights of
+LONG = 10.0  # seconds of learning from which on the expected time is printed
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
@@ -65,8 +71,10 @@ def learn(
     chosen = {"features": features, "size": size, "filters": filters, "draw": draw, "weights": weights, "seed": seed}
     opened, created = open_or_create(model, chosen)
     try:
-        with bar(console(), "learning", quiet) as progress:
-            learned = opened.learn_all(images, progress=progress, on_corrupt="skip")
+        screen = console()
+        with bar(screen, "learning", quiet) as progress:
+            shown = progress if quiet else with_cost(progress, screen)
+            learned = opened.learn_all(images, progress=shown, on_corrupt="skip")
     except BaseException:
         if created:  # so that the same command can be repeated
             with suppress(Exception):  # report the first error
@@ -81,8 +89,6 @@ def learn(
     unusable = [label for label in images if normal(label) not in learned.added]
     if unusable:
         lines.append(f"Not learned, because none of their images could be used: {shortened(unusable)}")
-    if features in ("resnet18", "resnet32", "convnet") and weights is None:
-        lines.append(f"The weights of {features} are random; choose trained ones with --weights.")
     show(*lines)
 
 
@@ -129,9 +135,9 @@ def model_of_run(
 
 def info(model: ModelFolder, as_json: Json = False) -> None:
     """Describe a model: classes, stored statistics, what is never stored, and files."""
-    from amgc.model import Model
+    from amgc.model.info import read_info
 
-    found = Model.open(model).info()
+    found = read_info(model)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
         return
@@ -166,12 +172,36 @@ def export(
 # ---- shared by the commands ------------------------------------------------------------------------------------------
 
 
+def with_cost(progress: Progress, screen: Console) -> Progress:
+    """Return `progress`, which also prints the expected time after two batches if it is long.
+
+    The first batch starts the clock: it includes loading, and the choice or fit of the features.
+    """
+    calls: list[tuple[float, int]] = []
+
+    def shown(done: int, total: int) -> None:
+        progress(done, total)
+        calls.append((time.monotonic(), done))
+        if len(calls) == 2:
+            (start, before), (now, _) = calls
+            rate = (done - before) / max(now - start, 1e-9)
+            if (left := (total - done) / rate) > LONG:
+                screen.print(f"{total:,} images at {rate:.0f} images/s: about {duration(left)}.", highlight=False)
+
+    return shown
+
+
 def open_or_create(path: str, options: dict[str, Any]) -> tuple[Model, bool]:
     """Open a model, or create it with the options that are not None. Returns the model and whether it was created."""
     from amgc.model import Model
 
     chosen = {name: value for name, value in options.items() if value is not None}
     if not (Path(path) / "manifest.json").is_file():
+        if chosen.get("features") in UNTRAINED and "weights" not in chosen:
+            raise UsageError(
+                f"the weights of {chosen['features']} would be random. Choose trained ones with `amgc learn --weights FILE` or "
+                "other features: lite0 for photographs, patches without training."
+            )
         return Model.create(path, **chosen), True
     model = Model.open(path)
     if chosen:

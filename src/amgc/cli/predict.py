@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, show, show_table
+from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, shortened, show, show_table
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
 
 WORST = 20  # classes and confusions to show
+FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
+TOO_FEW = f"fit {DASH}: cannot be told; the model has learned too few images, or has no class statistics"
 
 
 def predict(
@@ -28,12 +30,16 @@ def predict(
     top: Annotated[int, arg(help="number of classes to show for each image")] = 1,
     reject: Annotated[
         float | None,
-        arg(metavar="SHARE", help="answer `unknown` if less than this share of the class's own images fit worse, such as 0.01"),
+        arg(
+            metavar="SHARE",
+            help="answer `unknown` if the fit is below this share, such as 0.05: about as many images of known "
+            "classes are rejected as well",
+        ),
     ] = None,
     as_json: Annotated[bool, arg(name="json", help="print one JSON object per line")] = False,
     as_csv: Annotated[bool, arg(name="csv", help="print comma-separated values")] = False,
 ) -> int:
-    """Predict the most likely classes of images, with their probabilities and how well each image fits its class."""
+    """Predict the most likely classes of images, with their probabilities and their fit: how typical each image is."""
     if not images:
         raise UsageError("specify at least one image: amgc predict MODEL IMAGE")
     if as_json and as_csv:
@@ -74,14 +80,17 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
 
 def write_table(predictions: Iterator[Prediction]) -> None:
     """Print a line for each image and class."""
-    rows = []
+    rows, fits = [], []
     for one in predictions:
+        fits.append(one.fit)
         fit = DASH if one.fit is None else f"{one.fit:.3f}"
         for place, (label, share) in enumerate(zip(one.labels, one.probabilities, strict=True)):
             first = place == 0
             shown = f"{one.answer} (nearest: {label})" if first and one.rejected else label
             rows.append([one.source if first else "", shown, percent(share), fit if first else ""])
-    show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
+    if rows:
+        show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
+        show(TOO_FEW if None in fits else FIT)
 
 
 def evaluate(
@@ -131,18 +140,23 @@ def write_files(found: Evaluation, text: str, folder: Path) -> None:
 
 def write_summary(found: Evaluation) -> None:
     """Print accuracy, calibration, the worst classes and the most frequent confusions."""
-    images = plural(len(found.correct), "image")
-    show(f"Accuracy: {percent(found.accuracy)} % of {images} of {plural(len(found.by_class), 'known class')}")
-    sure = float(found.confidence.mean()) if len(found.confidence) else float("nan")
-    error = percent(found.calibration_error)
-    show(f"Calibration: mean confidence {percent(sure)} %; expected calibration error {error} %")
+    if len(found.correct):
+        images = plural(len(found.correct), "image")
+        show(f"Accuracy: {percent(found.accuracy)} % of {images} of {plural(len(found.by_class), 'known class')}")
+        sure, error = percent(float(found.confidence.mean())), percent(found.calibration_error)
+        show(f"Calibration: mean confidence {sure} %; expected calibration error {error} %")
+    else:
+        show(f"No accuracy: no usable image is of a class that the model knows ({shortened(found.classes)}).")
     if found.unseen:
         names = ", ".join(list(found.unseen)[:WORST])
         show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), 'image')} ({names})")
-    if found.reject is not None:
+    if found.reject is not None and not found.has_fits:
+        show(f"Rejected: none. {TOO_FEW}")
+    elif found.reject is not None:
         known, others = found.rejected()
-        beside = f", and {percent(others)} % of those of unknown classes" if found.unseen else ""
-        show(f"Rejected (fit below {found.reject:g}): {percent(known)} % of the images of known classes{beside}")
+        parts = [f"{percent(known)} % of the images of known classes"] if len(found.correct) else []
+        parts += [f"{percent(others)} % of those of unknown classes"] if found.unseen else []
+        show(f"Rejected (fit below {found.reject:g}): {' and '.join(parts) or 'none'}")
     if found.skipped:
         first, reason = found.skipped[0]
         show(f"Not usable: {plural(len(found.skipped), 'image')}; the first is {first}: {reason}")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 from torch import Tensor
+from torch.special import ndtr, ndtri
 
 from amgc.core.directions import random_directions
 from amgc.core.shared import Factor
@@ -33,13 +33,18 @@ FEW = 3  # degrees of freedom below which every sample counts as typical
 WIDE, NARROW = 2048, 512  # more features than this are projected to so many random directions
 
 
+def can_tell(statistics: ClassStatistics) -> bool:
+    """Return whether there are enough samples, of at least two classes and with covariances, to tell what is typical."""
+    return statistics.form != "diagonal" and statistics.freedom >= FEW and len(statistics) > 1
+
+
 class Typicality:
     """Compares distances and directions of samples with those of the known classes."""
 
     def __init__(self, statistics: ClassStatistics) -> None:
         if statistics.form == "diagonal":
             raise ValueError("typicality needs covariances; covariance='diagonal' stores variances only.")
-        self.enough = statistics.freedom >= FEW and len(statistics) > 1
+        self.enough = can_tell(statistics)
         if not self.enough:
             return
         self.directions = random_directions(statistics.dim, NARROW) if statistics.dim > WIDE else None
@@ -77,13 +82,13 @@ class Typicality:
         at, own = self.place[rows], white.square().sum(0).cpu()
         to_means, lengths = (white.T @ self.means).cpu(), self.means.square().sum(0).cpu()
         distance = own + lengths[at] - 2 * to_means.gather(1, at[:, None])[:, 0]
-        farther = ((distance.clamp_min(1e-300).log() - self.expected[at]) / self.spread).numpy()
+        farther = (distance.clamp_min(1e-300).log() - self.expected[at]) / self.spread
         cosine = _cosine(to_means, own, lengths).gather(1, at[:, None])[:, 0]
         # Between 1 and the number of draws: no p-value is 0 by chance.
         aligned = (torch.searchsorted(self.cosines, cosine).double() + 1) / (len(self.cosines) + 2)
-        deviate = (ALIGNED * ndtri(aligned.numpy()) - farther) / math.sqrt(ALIGNED**2 + 1 + 2 * CORRELATION * ALIGNED)
+        deviate = (ALIGNED * ndtri(aligned) - farther) / math.sqrt(ALIGNED**2 + 1 + 2 * CORRELATION * ALIGNED)
         # What is far away is not typical, even in the direction of a class. The factor is Bonferroni's.
-        joined: NDArray[np.float64] = np.minimum(ndtr(deviate), 2 * ndtr(-farther))
+        joined: NDArray[np.float64] = torch.minimum(ndtr(deviate), 2 * ndtr(-farther)).numpy()
         return joined
 
 

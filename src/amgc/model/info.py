@@ -1,14 +1,14 @@
-"""Describe a model: classes, stored statistics and what is never stored."""
+"""Describe a model: classes, stored statistics and what is never stored. Importing this module does not import torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amgc.estimator import AMGCClassifier
-from amgc.model.folder import MANIFEST
-from amgc.model.state import FixedHead, State
+from amgc import files, tensor_files
+from amgc.model.folder import MANIFEST, Folder, Manifest
 
 FEW = 2  # with at most this many images, the features of each image follow from the class's mean and covariance
 COVARIANCE = {
@@ -52,24 +52,63 @@ class Info:
         return sum(self.classes.values())
 
 
-def describe(path: Path, state: State) -> Info:
+@dataclass(frozen=True)
+class Contents:
+    """What the files of a model contain, as far as a description needs it.
+
+    form : form of the covariance; None without class statistics.
+    margins : m_k of the paper by class.
+    fixed : whether there is a trained head without class statistics.
+    extractor : name of the extractor; "" while there is none.
+    fragments : whether its filters are fragments of images.
+    """
+
+    form: str | None = None
+    margins: dict[str, float] = field(default_factory=dict)
+    fixed: bool = False
+    extractor: str = ""
+    fragments: bool = False
+
+
+def read_info(path: str | os.PathLike[str]) -> Info:
+    """Describe the model in the folder `path` by its manifest and the headers of its files, whose checksums are verified."""
+    folder = Folder(path)
+    return folder.read(lambda manifest: describe(folder.path, manifest, _read_contents(folder, manifest)))
+
+
+def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
+    extractor: dict[str, Any] = {"extractor": "", "options": {}}
+    if "extractor" in manifest.files:
+        extractor = tensor_files.read_header(folder.checked(manifest.files["extractor"]), "extractor")
+    form, margins, fixed = None, {}, False
+    if "classes" in manifest.files:
+        path = folder.checked(manifest.files["classes"])
+        header = tensor_files.read_header(path, "model classes")
+        try:
+            fixed = header["is"] == "FixedHead"
+            if not fixed:
+                form, classes = header["classifier"]["statistics"]["covariance"], header["classifier"]["statistics"]["classes"]
+                if header["classifier"]["parameters"]["margin"]:
+                    margins = dict(zip(classes, tensor_files.read_array(path, "classifier/head.margins"), strict=True))
+        except files.MISFITS as error:
+            raise files.misfit(path, error) from error
+    return Contents(form, margins, fixed, extractor["extractor"], extractor["options"].get("draw") == "patches")
+
+
+def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
     """Return the description of a model in the folder `path`."""
-    manifest, classifier = state.manifest, state.classifier
-    form, margins = None, {}
-    if isinstance(classifier, AMGCClassifier):
-        form = classifier.statistics_.form
-        margins = dict(zip(map(str, classifier.classes_.tolist()), classifier.margins_.tolist(), strict=True))
+    entry = manifest.files.get("extractor")
     return Info(
         path=str(path),
         classes=dict(manifest.classes),
-        features={**manifest.features, "checksum": state.checksum},
+        features={**manifest.features, "checksum": entry.sha256 if entry else ""},
         image=dict(manifest.image),
-        covariance=form,
-        margins=margins if any(margins.values()) else {},
+        covariance=contents.form,
+        margins=contents.margins if any(contents.margins.values()) else {},
         bytes={MANIFEST: (path / MANIFEST).stat().st_size, **{entry.name: entry.bytes for entry in manifest.files.values()}},
-        kept=tuple(_kept(state, form)),
+        kept=tuple(_kept(manifest, contents)),
         not_kept=(
-            "complete images" if _has_fragments(state) else "images or parts of images, encoded or as pixels",
+            "complete images" if contents.fragments else "images or parts of images, encoded or as pixels",
             "features of single images; only sums over all images of a class are stored",
             "file names, dates and locations of images",
         ),
@@ -78,33 +117,28 @@ def describe(path: Path, state: State) -> Info:
         changed=manifest.changed,
         generation=manifest.generation,
         amgc=manifest.amgc,
-        changeable=not isinstance(classifier, FixedHead),
+        changeable=not contents.fixed,
     )
 
 
-def _kept(state: State, form: str | None) -> list[str]:
+def _kept(manifest: Manifest, contents: Contents) -> list[str]:
     kept = ["class names"]
-    if isinstance(state.classifier, FixedHead):
+    if contents.fixed:
         kept.append("for each class its weights in the classifier; no statistics, so the model cannot learn")
-    elif state.classifier is not None:
-        kept += ["for each class the number of images and the mean of their features", COVARIANCE[form or "full"]]
+    elif contents.form is not None:
+        kept += ["for each class the number of images and the mean of their features", COVARIANCE[contents.form]]
         kept.append("the linear classifier computed from these")
-        few = [name for name, count in state.manifest.classes.items() if count <= FEW]
+        few = [name for name, count in manifest.classes.items() if count <= FEW]
         if few:
             kept.append(
                 f"for {len(few)} classes with one or two images (such as {few[0]!r}) the features of these images: they follow "
                 "from mean and covariance"
             )
-    if state.extractor is not None and state.extractor.name == "patches":
+    if contents.extractor == "patches":
         fragments = "filters that are fragments of the first images, a few pixels wide, up to brightness and contrast"
         drawn = "filters drawn at random with the covariance of small patches of the first images; no fragments of images"
-        kept.append(fragments if _has_fragments(state) else drawn)
+        kept.append(fragments if contents.fragments else drawn)
         kept.append("means and standard deviations of the first images' features")
-    elif state.extractor is not None:
-        kept.append(f"the network {state.extractor.name} with its weights")
+    elif contents.extractor:
+        kept.append(f"the network {contents.extractor} with its weights")
     return kept
-
-
-def _has_fragments(state: State) -> bool:
-    """Return whether the filters are fragments of images."""
-    return state.extractor is not None and getattr(state.extractor.options, "draw", "") == "patches"

@@ -250,7 +250,7 @@ class Model:
 
     def info(self) -> Info:
         """Describe the model: classes, stored statistics and what is never stored."""
-        return describe(self.path, self._state)
+        return describe(self.path, self._state.manifest, self._state.contents)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
         """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.export`. Needs the extra `onnx`."""

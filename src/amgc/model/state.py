@@ -16,6 +16,7 @@ from amgc.estimator import AMGCClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
 from amgc.model.folder import Folder, Manifest
+from amgc.model.info import Contents
 from amgc.model.pictures import Frame
 
 KIND = "model classes"
@@ -88,6 +89,16 @@ class State:
         """The checksum of the extractor's file; "" while there is none."""
         entry = self.manifest.files.get("extractor")
         return entry.sha256 if entry else ""
+
+    @property
+    def contents(self) -> Contents:
+        """What the files contain, for `Model.info`."""
+        form, margins, extractor = None, {}, self.extractor
+        if isinstance(self.classifier, AMGCClassifier):
+            form, names = self.classifier.statistics_.form, map(str, self.classifier.classes_.tolist())
+            margins = dict(zip(names, self.classifier.margins_.tolist(), strict=True))
+        fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
+        return Contents(form, margins, fixed, extractor.name if extractor else "", fragments == "patches")
 
     @property
     def class_counts(self) -> dict[str, int]:

@@ -3,8 +3,7 @@
 import { $, Refused, api, count, make, portions, takeToken, thumbnail, zones } from "/parts.js";
 
 const SHOWN = 12; // maximum number of answers on the page
-const UNFIT = 0.01; // fit below which a picture counts as none of the classes
-const FEW = 6; // minimum number of pictures of a class for its fit to be shown
+const UNLIKE = 0.05; // fit below which the page says that a picture is unlike what was learned
 const percent = (share) => (share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`);
 
 let known = null; // last response of /api/classes
@@ -229,16 +228,16 @@ async function answered(file, place) {
 
 /** Explain an answer in words. */
 function inWords({ answer, fit, classes }) {
-  const own = known?.classes.find(({ label }) => label === answer);
-  if (fit === null) return { title: answer, text: "How well it fits is not known with this model." };
-  if (own?.pictures < FEW) {
-    return { title: answer, text: `From ${count(own.pictures, "picture")} of “${answer}” one cannot tell how well others fit; teach it ${FEW} or more.` };
+  if (fit === null) {
+    const why = known?.changeable === false ? "This model cannot tell" : "It has learned too few pictures to tell";
+    return { title: answer, text: `${why} whether this is something else.` };
   }
-  if (fit < UNFIT) {
-    const text = `The nearest is “${classes[0].label}”, but fewer than 1 in 100 of its own pictures are this far off.`;
-    return { title: "None of these", text, kind: "none" };
+  if (fit < UNLIKE) {
+    const few = fit < 0.01 ? "Fewer than 1 %" : `Only about ${percent(fit)}`;
+    const text = `The nearest is “${classes[0].label}”. ${few} of pictures of what it knows are less typical.`;
+    return { title: "Unlike anything it has learned", text, kind: "none" };
   }
-  return { title: answer, text: `It fits: ${percent(fit)} of the pictures of “${answer}” are less typical of it.` };
+  return { title: answer, text: `More typical than about ${percent(fit)} of pictures of what it knows.` };
 }
 
 function card(file, words) {
