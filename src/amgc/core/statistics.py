@@ -310,7 +310,7 @@ class ClassStatistics:
         result._used = {"count": self.count.clone(), "mean": self.mean @ directions.to(self.mean)}
         columns = directions.to(self.device, self.dtype)
         within = self.shared().times(columns) if self.form == "shared" else self.pooled() @ columns
-        result._scatter.upper.copy_((columns.T @ within).double() * self.freedom)
+        result._scatter.upper.copy_((columns.T @ within).double().triu() * self.freedom)
         result._freedom = self.freedom
         return result
 

@@ -1,0 +1,173 @@
+"""Typicality: held-out samples of known classes, pure noise, and classes that were never seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from digits import part, split
+from sklearn.metrics import roc_auc_score
+
+from amgc import AMGCClassifier
+from amgc.core import typicality
+from amgc.core.statistics import ClassStatistics
+from amgc.core.typicality import Typicality, random_directions
+
+pytestmark = pytest.mark.cpus
+
+FORMS = ("full", "lowrank", "shared")
+TRAIN, TEST, LABELS, TEST_LABELS = split()
+
+
+def first(samples, classes=range(10)):
+    """Return the first training digits of each class."""
+    rows = np.concatenate([np.flatnonzero(LABELS == k)[:samples] for k in classes])
+    return TRAIN[rows], LABELS[rows]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("samples", [20, 100])
+def test_few_held_out_digits_are_less_typical_than_five_per_cent(form, samples):
+    found = AMGCClassifier(covariance=form).fit(*first(samples)).typicality(TEST)
+    assert found.shape == (len(TEST),) and (found >= 0).all() and (found <= 1).all()
+    assert 0 < (found < 0.05).mean() <= 0.12
+    assert abs((found < 0.5).mean() - 0.5) < 0.2
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("samples", [5, 20, 100])
+def test_pure_noise_is_not_typical(form, samples):
+    noise = np.random.default_rng(0).uniform(0, 16, (200, 64))
+    assert (AMGCClassifier(covariance=form).fit(*first(samples)).typicality(noise) < 0.05).mean() >= 0.95
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("samples", [5, 20, 100])
+def test_digits_of_a_class_never_seen_are_less_typical_than_others(form, samples):
+    areas = []
+    for unseen in range(10):
+        classifier = AMGCClassifier(covariance=form).fit(*first(samples, set(range(10)) - {unseen}))
+        areas.append(roc_auc_score(TEST_LABELS != unseen, classifier.typicality(TEST)))
+    assert np.mean(areas) >= 0.8
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_on_gaussians_no_more_than_a_share_p_is_below_p(form):
+    """Real classes have longer tails, which are allowed for."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(600) % 6
+    mean, mixing = 2 * rng.normal(size=(6, 10)), np.eye(10) + 0.3 * rng.normal(size=(10, 10))
+    train, test = (mean[labels] + rng.normal(size=(600, 10)) @ mixing for _ in range(2))
+    found = AMGCClassifier(covariance=form, dtype="float64").fit(train, labels).typicality(test)
+    for p in (0.01, 0.05, 0.2):
+        assert (found < p).mean() <= 1.5 * p + 0.01
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_farther_away_is_never_more_typical(form):
+    classifier = AMGCClassifier(covariance=form).fit(*first(20))
+    mean = TRAIN[LABELS == 3].mean(0)
+    way = np.random.default_rng(0).normal(size=64)
+    found = classifier.typicality(mean + np.geomspace(0.01, 1e4, 60)[:, None] * way)
+    same = classifier.predict(mean + np.geomspace(0.01, 1e4, 60)[:, None] * way) == 3
+    assert same[0] and found[0] > 0.5 and found[-1] < 1e-6
+    assert (np.diff(found[: int(same.argmin()) or 60]) <= 1e-9).all()
+
+
+def test_far_in_the_direction_of_a_class_is_not_typical():
+    """Its cosine is as large as can be, but it is too far away."""
+    classifier = AMGCClassifier().fit(*first(50))
+    centre, mean = (np.mean([TRAIN[LABELS == k].mean(0) for k in group], 0) for group in (range(10), [0]))
+    assert classifier.predict([centre + 20 * (mean - centre)]) == 0
+    assert classifier.typicality([mean])[0] > 0.3 and classifier.typicality([centre + 20 * (mean - centre)])[0] < 1e-3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_too_few_samples_and_a_single_class_count_as_typical(form):
+    X, y = first(1)
+    for samples, labels in ((X, y), (np.vstack([X, X[:2] + 1]), [*y, *y[:2]]), (TRAIN[LABELS == 4], LABELS[LABELS == 4])):
+        classifier = AMGCClassifier(covariance=form).fit(samples, labels)
+        assert (classifier.typicality(np.vstack([TEST, 1e6 * TEST])) == 1).all()
+
+
+def test_without_correlations_everything_counts_as_typical():
+    classifier = AMGCClassifier(covariance="diagonal").fit(*first(20))
+    assert (classifier.typicality(TEST) == 1).all()
+    with pytest.raises(ValueError, match="stores variances only"):
+        Typicality(classifier.statistics_)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("order", [range(10), (3, 1, 4, 0, 5, 9, 2, 6, 8, 7)])
+def test_the_order_of_classes_and_merges_do_not_change_it(form, order):
+    whole = AMGCClassifier(covariance=form, rank=64, dtype="float64").fit(TRAIN, LABELS)
+    stepwise, merged = (AMGCClassifier(covariance=form, rank=64, dtype="float64") for _ in range(2))
+    for k in order:
+        stepwise.partial_fit(*part(TRAIN, LABELS, [k]))
+    merged.fit(*part(TRAIN, LABELS, order[5:])).merge(
+        AMGCClassifier(covariance=form, rank=64, dtype="float64").fit(*part(TRAIN, LABELS, order[:5]))
+    )
+    for one in (stepwise, merged):
+        # A p-value changes by one of 4,096 draws if a cosine falls on the other side of a draw by rounding.
+        np.testing.assert_allclose(one.typicality(TEST), whole.typicality(TEST), atol=1e-3)
+        assert np.median(np.abs(one.typicality(TEST) - whole.typicality(TEST))) < 1e-9
+
+
+# ---- many features ------------------------------------------------------------------------------------------------------
+
+
+def wide(seed, samples=30, classes=4, dim=2500):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(samples * classes) % classes
+    mixing = np.random.default_rng(7).normal(size=(40, dim)) / 6
+    mean = 0.25 * np.random.default_rng(8).normal(size=(classes + 1, dim))
+    rows = rng.normal(size=(len(labels), 40)) @ mixing + 0.5 * rng.normal(size=(len(labels), dim))
+    return (rows + mean[labels]).astype(np.float32), labels, (rows + mean[-1]).astype(np.float32)
+
+
+def test_many_features_are_projected_and_the_answer_is_always_the_same():
+    features, labels, _ = wide(0)
+    test, _, unseen = wide(1)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(len(found))  # it must not listen to the global seed
+        random_directions.cache_clear()
+        found.append(AMGCClassifier(covariance="shared").fit(features, labels).typicality(np.vstack([test, unseen])))
+    assert found[0].tobytes() == found[1].tobytes()
+    known, other = np.split(found[0], 2)
+    assert (known < 0.05).mean() <= 0.12 and (other < 0.05).mean() > 0.5
+
+
+def test_the_directions_are_the_same_everywhere():
+    """Random signs of a generator whose raw numbers numpy guarantees, so these must never change."""
+    signs = random_directions(2500) * 50
+    assert signs.shape == (2500, 512) and signs.abs().unique().tolist() == pytest.approx([1.0])
+    assert abs(float(signs.mean())) < 0.01
+    bits = np.random.PCG64(0).random_raw(1)[0]
+    expected = [2.0 * (int(bits) >> (8 * (place // 8) + 7 - place % 8) & 1) - 1 for place in range(64)]
+    assert signs[0, :64].round().tolist() == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_projected_statistics_are_those_of_projected_features(form):
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(60, 9)) + 4, np.arange(60) % 3
+    directions = torch.tensor(rng.normal(size=(9, 4)))
+    found = ClassStatistics(9, form, 9, dtype=torch.float64).update(features, labels).projected(directions)
+    expected = ClassStatistics(4, "shared", dtype=torch.float64).update(features @ directions.numpy(), labels)
+    assert found.classes == expected.classes and found.freedom == expected.freedom == 57
+    assert torch.equal(found.count, expected.count)
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
+    np.testing.assert_allclose(found.pooled(), expected.pooled(), atol=1e-10)
+
+
+def test_projection_finds_about_what_all_features_find(monkeypatch):
+    known = AMGCClassifier(covariance="shared").fit(*first(100, range(9)))
+    areas = [roc_auc_score(TEST_LABELS != 9, known.typicality(TEST))]
+    monkeypatch.setattr(typicality, "WIDE", 63)
+    monkeypatch.setattr(typicality, "NARROW", 48)
+    random_directions.cache_clear()
+    again = AMGCClassifier(covariance="shared").fit(*first(100, range(9)))
+    areas.append(roc_auc_score(TEST_LABELS != 9, again.typicality(TEST)))
+    random_directions.cache_clear()
+    assert abs(areas[0] - areas[1]) < 0.1
