@@ -163,7 +163,7 @@ class Model:
         return Learned(lesson.added, again, skipped, tuple(lesson.animated), time.monotonic() - start)
 
     def forget(self, label: str) -> Model:
-        """Forget a class: delete its count, mean and distances. Its contribution to a shared covariance remains."""
+        """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains."""
         with self._writing, self._latest() as state:
             self._state = changes.forget(state, normal(label)).write(self._folder)
         return self
