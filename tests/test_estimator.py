@@ -493,7 +493,9 @@ def test_a_features_unit_does_not_matter_if_features_are_standardized(form: str,
 @pytest.mark.parametrize("form", FORMS)
 def test_features_of_very_different_units_are_standardized_by_default(form: str) -> None:
     unit = np.geomspace(1, 1e8, 64)
-    one, two = (AMGCClassifier(covariance=form, **chosen).fit(TRAIN * unit, TRAIN_LABELS) for chosen in ({}, {"standardize": True}))
+    one, two = (
+        AMGCClassifier(covariance=form, **chosen).fit(TRAIN * unit, TRAIN_LABELS) for chosen in ({}, {"standardize": True})
+    )
     assert one.coef_.tobytes() == two.coef_.tobytes()
     assert one.score(TEST * unit, TEST_LABELS) > 0.85
 

@@ -90,9 +90,7 @@ def test_the_ridge_is_between_the_smallest_and_the_largest_good_loading(form, sa
     rows = np.concatenate([np.flatnonzero(LABELS == k)[:samples] for k in range(10)])
     statistics = learned(TRAIN[rows], LABELS[rows], form)
     level = variance_level(statistics, "auto")
-    found = chosen_loadings(
-        pooled_covariance(statistics), level, statistics.mean, statistics.count, statistics.freedom
-    )
+    found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, statistics.freedom)
     freedom = len(rows) - 10
     share = freedom / (freedom + 64)  # few samples: the largest; many samples: the smallest
     expected = found.smallest**share * found.largest ** (1 - share)
