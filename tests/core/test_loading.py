@@ -46,7 +46,7 @@ def explained(features, labels, e, level):
 
 
 def crossing(points, quality, limit, direction):
-    """Return where the quality crosses the limit, from the outermost point that reaches it, with a straight line to the next."""
+    """Return where the quality crosses the limit beyond the outermost point that reaches it, on a straight line to the next."""
     at = np.flatnonzero(quality >= limit)[0 if direction < 0 else -1]
     outside = at + direction
     if not 0 <= outside < len(points):

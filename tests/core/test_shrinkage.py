@@ -61,7 +61,7 @@ def test_constant_features_do_not_count(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_means_are_drawn_towards_their_average_with_the_weight_of_two_samples(form):
-    rows = np.concatenate([np.flatnonzero(LABELS == k)[: k + 1] for k in range(5)])
+    rows = np.concatenate([np.flatnonzero(k == LABELS)[: k + 1] for k in range(5)])
     statistics = learned(TRAIN[rows], LABELS[rows], form)
     chosen = regularisation(statistics, None, "auto")
     count = np.bincount(LABELS[rows])[statistics.classes]
@@ -87,7 +87,7 @@ def test_a_class_gets_its_own_covariance_with_many_samples_per_feature():
 @pytest.mark.parametrize("form", ["full", "lowrank", "shared"])
 @pytest.mark.parametrize("samples", [5, 60])
 def test_the_ridge_is_between_the_smallest_and_the_largest_good_loading(form, samples):
-    rows = np.concatenate([np.flatnonzero(LABELS == k)[:samples] for k in range(10)])
+    rows = np.concatenate([np.flatnonzero(k == LABELS)[:samples] for k in range(10)])
     statistics = learned(TRAIN[rows], LABELS[rows], form)
     level = variance_level(statistics, "auto")
     found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, statistics.freedom)
@@ -124,7 +124,7 @@ def test_given_shrinkages_are_used_as_they_are(form):
 @pytest.mark.parametrize("form", ["full", "lowrank", "shared"])
 @pytest.mark.parametrize("samples", [2, 5])
 def test_with_few_samples_the_classifier_is_half_of_lda_with_ridge_and_drawn_means(form, samples):
-    rows = np.concatenate([np.flatnonzero(LABELS == k)[:samples] for k in range(10)])
+    rows = np.concatenate([np.flatnonzero(k == LABELS)[:samples] for k in range(10)])
     classifier = AMGCClassifier(covariance=form, rank=64, dtype="float64").fit(TRAIN[rows], LABELS[rows])
     ridge = regularisation(classifier.statistics_, None, "auto").ridge.numpy()
     mean = np.array([TRAIN[rows][LABELS[rows] == k].mean(0) for k in range(10)])

@@ -21,7 +21,7 @@ TRAIN, TEST, LABELS, TEST_LABELS = split()
 
 def first(samples, classes=range(10)):
     """Return the first training digits of each class."""
-    rows = np.concatenate([np.flatnonzero(LABELS == k)[:samples] for k in classes])
+    rows = np.concatenate([np.flatnonzero(k == LABELS)[:samples] for k in classes])
     return TRAIN[rows], LABELS[rows]
 
 
@@ -47,7 +47,7 @@ def test_digits_of_a_class_never_seen_are_less_typical_than_others(form, samples
     areas = []
     for unseen in range(10):
         classifier = AMGCClassifier(covariance=form).fit(*first(samples, set(range(10)) - {unseen}))
-        areas.append(roc_auc_score(TEST_LABELS != unseen, classifier.typicality(TEST)))
+        areas.append(roc_auc_score(unseen != TEST_LABELS, classifier.typicality(TEST)))
     assert np.mean(areas) >= 0.8
 
 
@@ -77,7 +77,7 @@ def test_farther_away_is_never_more_typical(form):
 def test_far_in_the_direction_of_a_class_is_not_typical():
     """Its cosine is as large as can be, but it is too far away."""
     classifier = AMGCClassifier().fit(*first(50))
-    centre, mean = (np.mean([TRAIN[LABELS == k].mean(0) for k in group], 0) for group in (range(10), [0]))
+    centre, mean = (np.mean([TRAIN[k == LABELS].mean(0) for k in group], 0) for group in (range(10), [0]))
     assert classifier.predict([centre + 20 * (mean - centre)]) == 0
     assert classifier.typicality([mean])[0] > 0.3 and classifier.typicality([centre + 20 * (mean - centre)])[0] < 1e-3
 
