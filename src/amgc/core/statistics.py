@@ -318,10 +318,13 @@ class ClassStatistics:
         """Remove a class, as if its samples had never been added.
 
         With "shared", only its mean and count are removed. Its part of the pooled covariance cannot be separated from the
-        others' and stays, and a warning says so.
+        others' and stays, and a warning says so. The degrees of freedom become those of the other classes.
         """
         gone = self.index(label)
         if self.form == "shared":
+            left = self._freedom - int(self.count[gone]) + 1
+            self._scatter.upper.mul_(left / max(self._freedom, 1))
+            self._freedom = left
             warnings.warn(
                 f"the shared covariance still contains class {label!r}'s part of it; "
                 "use covariance='full' where a class must be forgotten without a trace.",
