@@ -4,8 +4,8 @@
     python benchmarks/start.py --quick    # once each, without the whole run
 
 Wall-clock seconds from the start of the process, median and range of several runs, on digits with the default methods. The
-first training step comes after the steps that are timed for the cost estimate. The short commands use a model of five classes of
-ten drawn images on the features `lite0` (the extra `photos`); `fit` is that of 50 samples of 1,280 features, without imports.
+first training step comes after the steps that are timed for the cost estimate. The short commands use a model of five classes,
+ten drawn images each, with `lite0` (the extra `photos`); `fit` is that of 50 samples of 1,280 features, without imports.
 """
 
 from __future__ import annotations
