@@ -218,7 +218,7 @@ def never_solved(*_args: object, **_kwargs: object) -> None:
 def test_an_unknown_option_is_named_with_the_choices(
     parameters: dict[str, Any], match: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amgc.estimator.solve_regularised", never_solved)
+    monkeypatch.setattr("amgc.core.incremental.solve_regularised", never_solved)
     classifier = AMGCClassifier(**parameters)  # as everywhere in scikit-learn, the constructor checks nothing
     before = dict(vars(classifier))
     with pytest.raises((ValueError, TypeError, RuntimeError), match=match):
@@ -232,7 +232,7 @@ def test_a_bad_option_set_later_spoils_nothing_that_was_learned(
 ) -> None:
     classifier = fitted()
     expected, good = state(classifier), classifier.get_params()
-    monkeypatch.setattr("amgc.estimator.solve_regularised", never_solved)
+    monkeypatch.setattr("amgc.core.incremental.solve_regularised", never_solved)
     classifier.set_params(**parameters)
     with pytest.raises((ValueError, TypeError, RuntimeError), match=match):
         classifier.fit(X, Y)
@@ -256,7 +256,7 @@ def test_a_fit_that_fails_while_solving_keeps_the_old_classifier(monkeypatch: py
         raise MemoryError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("amgc.estimator.solve_regularised", broken)
+        patch.setattr("amgc.core.incremental.solve_regularised", broken)
         with pytest.raises(MemoryError):
             classifier.fit(X[:, :2], Y)
     assert state(classifier) == before

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
-from torch import Tensor
 
 from amgc import files, tensor_files
-from amgc.core.classifier import Classifier
-from amgc.core.inputs import Label, check_finite, plain
-from amgc.core.parameters import DeviceError, available, check_parameters, read_shrinkage
-from amgc.core.regularised import Solution, solve_regularised
-from amgc.core.shrinkage import Standardize
-from amgc.core.solver import Balance, Head
-from amgc.core.statistics import ClassStatistics, Form
-from amgc.core.typicality import Typicality
+from amgc.core.incremental import IncrementalClassifier
+from amgc.core.inputs import Label, check_finite
+from amgc.core.parameters import DeviceError
 
 KIND = "classifier"
 
 
-class AMGCClassifier(ClassifierMixin, BaseEstimator):
+class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
     """Linear classifier for classes that arrive over time. It stores the mean and covariance of each class, and no samples.
 
     `partial_fit` accepts any labels; new ones are added to `classes_`. It only updates the class statistics. The classifier
@@ -96,32 +88,6 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
     True
     """
 
-    statistics_: ClassStatistics
-    classes_: np.ndarray
-    _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
-    _solution: Classifier | None = None
-
-    def __init__(
-        self,
-        *,
-        margin: float = 0.0,
-        covariance: Form = "full",
-        rank: int = 56,
-        balance: Balance = "per_class",
-        shrinkage: Literal["auto"] | float | tuple[float, float] = "auto",
-        standardize: Standardize = "auto",
-        device: str = "cpu",
-        dtype: str = "float32",
-    ) -> None:
-        self.margin = margin
-        self.covariance = covariance
-        self.rank = rank
-        self.balance = balance
-        self.shrinkage = shrinkage
-        self.standardize = standardize
-        self.device = device
-        self.dtype = dtype
-
     @classmethod
     def paper(cls, **changes: Any) -> AMGCClassifier:
         """Return a classifier with the paper's values: λ = 0.4, two means, no shrinkage except the variance floor of 1e-4."""
@@ -144,51 +110,11 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
 
         `classes` is not needed. If it is given, as by some scikit-learn tools, it must contain every label of `y`.
         """
-        with self._unchanged_on_error():
-            first = not hasattr(self, "statistics_")
-            X, y = self._checked_data(X, y, reset=first)
-            if classes is not None:
-                unexpected = sorted(set(y.tolist()) - set(np.asarray(list(classes)).tolist()))
-                if unexpected:
-                    raise ValueError(f"y holds the labels {unexpected}, which are not in classes.")
-            if first:
-                self._restart()
-            else:
-                self._check_kind(y)
-                self._check_form()
-            self.statistics_.update(X, y)
-            self._learned(y)
-        return self
-
-    def forget(self, label: Label) -> AMGCClassifier:
-        """Remove a class, as if it had never been seen."""
-        check_is_fitted(self)
-        self.statistics_.remove(label)
-        if not len(self.statistics_):  # as if nothing had ever been seen
-            for name in ("statistics_", "classes_", "n_features_in_", "feature_names_in_", "_latest", "_solution"):
-                self.__dict__.pop(name, None)
-            return self
-        self._latest.pop(plain(label))
-        self._changed()
-        return self
-
-    def merge(self, other: AMGCClassifier) -> AMGCClassifier:
-        """Add what another classifier has learned, as if this one had been given its data."""
-        check_is_fitted(self)
-        if not isinstance(other, AMGCClassifier):
-            raise TypeError(f"merge needs another AMGCClassifier, not {type(other).__name__}.")
-        check_is_fitted(other)
-        self._check_parameters()
-        names, theirs = (getattr(one, "feature_names_in_", None) for one in (self, other))
-        if names is not None and theirs is not None and list(names) != list(theirs):
-            raise ValueError("the two classifiers were fitted on different feature names.")
-        self._check_kind(other.classes_)
-        self.statistics_.merge(other.statistics_)
-        ahead = max(self._latest.values()) - max(other._latest.values())  # the newest classes of both are new
-        for label, call in other._latest.items():
-            self._latest[label] = max(call + ahead, self._latest.get(label, call + ahead))
-        self._changed()
-        return self
+        if classes is not None:
+            unexpected = sorted(set(np.asarray(y).ravel().tolist()) - set(np.asarray(list(classes)).tolist()))
+            if unexpected:
+                raise ValueError(f"y holds the labels {unexpected}, which are not in classes.")
+        return super().partial_fit(X, y)
 
     # ---- predicting --------------------------------------------------------------------------------------------------
 
@@ -202,80 +128,11 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         scores = self._scores(X)
         return self.classes_[scores.argmax(1)]  # type: ignore[no-any-return]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return calibrated probabilities of the seen classes, (n, n_classes)."""
-        scores = self._scores(X) / self.temperature_
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
-
-    def _scores(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
-        check_finite(X)
-        return self._solved().scores(X)
-
-    @property
-    def head_(self) -> Head:
-        return self._solved().solution.head
-
-    @property
-    def coef_(self) -> np.ndarray:
-        return self._solved().coef
-
-    @property
-    def intercept_(self) -> np.ndarray:
-        solved = self._solved()
-        return solved.intercept - solved.coef @ solved.centre  # type: ignore[no-any-return]
-
-    @property
-    def temperature_(self) -> float:
-        return self._solved().temperature
-
-    @property
-    def margins_(self) -> np.ndarray:
-        return self._solved().margins
-
-    def typicality(self, X: Any) -> np.ndarray:
-        """Return how typical each row is of the class that `predict` gives it, (n,), from 0 to 1.
-
-        About a share p of the samples of known classes has a typicality below p, so rows below 0.05, say, may be of a class
-        that was never seen. With fewer than three samples beyond one a class, and for ``covariance="diagonal"``, nothing is
-        known and all are 1.
-        """
-        chosen = self.classes_[self._scores(X).argmax(1)].tolist()
-        solved = self._solved()
-        if self.statistics_.form == "diagonal":
-            return np.ones(len(chosen))
-        if solved.typicality is None:
-            solved.typicality = Typicality(self.statistics_)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return solved.typicality(X, [self.statistics_.index(label) for label in chosen])
-
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write statistics, solution and parameters to one safetensors file. It contains no samples."""
         tensor_files.write(path, KIND, *self.packed())
-
-    def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return the contents of a file: a JSON header and named tensors."""
-        check_is_fitted(self)
-        solved = self._solved()
-        head = solved.solution.head
-        header = {
-            "parameters": self.get_params(deep=False) | {"device": str(self.device)},
-            "statistics": self.statistics_.header(),
-            "latest": [self._latest[label] for label in self.statistics_.classes],
-            "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
-            "temperature": solved.temperature,
-            "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
-        }
-        tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
-        return header, tensors | {
-            "head.weight": head.weight,
-            "head.bias": head.bias,
-            "head.margins": solved.solution.margins,
-        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> AMGCClassifier:
@@ -288,73 +145,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
 
-    @classmethod
-    def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> AMGCClassifier:
-        """Return the classifier with this `packed()`. Raises any exception if the parts do not fit together."""
-        parameters = dict(header["parameters"])
-        parameters["device"] = available(device or parameters["device"])
-        if isinstance(parameters["shrinkage"], list):
-            parameters["shrinkage"] = tuple(parameters["shrinkage"])
-        result = cls(**parameters)
-        kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
-        result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
-        result.n_features_in_ = result.statistics_.dim
-        if header["features"]:
-            result.feature_names_in_ = np.array(header["features"], dtype=object)
-            if len(result.feature_names_in_) != result.n_features_in_:
-                raise ValueError("not every feature has a name")
-        result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
-        result._changed()
-        weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
-        if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
-            raise ValueError(f"the weights have shape {tuple(weight.shape)}")
-        result._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins))
-        return result
-
-    # ---- internal -----------------------------------------------------------------------------------------------------
-
-    def _solved(self) -> Classifier:
-        """Return the classifier for the current statistics and parameters. It is solved on first use."""
-        check_is_fitted(self)
-        if self._solution is None or self._solution.parameters != self._solve_parameters():
-            self._check_parameters()
-            solution = solve_regularised(
-                self.statistics_,
-                is_new=self._is_new(),
-                margin=float(self.margin),
-                balance=self.balance,
-                shrinkage=read_shrinkage(self.shrinkage),
-                standardize=self.standardize,
-            )
-            return self._keep(solution)
-        return self._solution
-
-    def _solve_parameters(self) -> str:
-        return repr((self.margin, self.balance, self.shrinkage, self.standardize))
-
-    def _keep(self, solution: Solution) -> Classifier:
-        rows = [self.statistics_.index(label) for label in self.classes_.tolist()]
-        self._solution = Classifier.of(solution, self.statistics_, rows, self._solve_parameters())
-        return self._solution
-
-    def _is_new(self) -> Tensor:
-        calls = torch.tensor([self._latest[label] for label in self.statistics_.classes])
-        return calls == calls.max()
-
-    def _restart(self) -> ClassStatistics:
-        dtype = torch.float64 if self.dtype == "float64" else torch.float32
-        self.statistics_ = ClassStatistics(self.n_features_in_, self.covariance, self.rank, dtype=dtype, device=self.device)
-        self._latest = {}
-        return self.statistics_
-
-    def _learned(self, y: np.ndarray) -> None:
-        call = max(self._latest.values(), default=0) + 1
-        self._latest = self._latest | dict.fromkeys(np.unique(y).tolist(), call)
-        self._changed()
-
-    def _changed(self) -> None:
-        self._solution = None
-        self.classes_ = np.array(sorted(self.statistics_.classes))  # type: ignore[type-var]
+    # ---- checks by scikit-learn --------------------------------------------------------------------------------------
 
     def _checked_data(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         self._check_parameters()
@@ -370,40 +161,11 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         check_finite(X)
         return X, y
 
-    def _check_parameters(self) -> None:
-        check_parameters(**self.get_params(deep=False))
+    def _checked_rows(self, X: Any) -> np.ndarray:
+        return validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)  # type: ignore[no-any-return]
 
-    def _check_form(self) -> None:
-        """Raise if parameters of the stored statistics have changed since `fit`."""
-        kept = self.statistics_
-        now: dict[str, Any] = {"covariance": kept.form, "dtype": str(kept.dtype).removeprefix("torch.")}
-        if kept.form == "lowrank":
-            now["rank"] = kept.rank
-        for name, value in now.items():
-            if (min(self.rank, kept.dim) if name == "rank" else getattr(self, name)) != value:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, but the classes so far were learned with {value!r}; "
-                    "call fit to start again, or set it back."
-                )
-
-    def _check_kind(self, y: np.ndarray) -> None:
-        """Raise if new labels do not sort among the known ones. numpy would turn numbers into strings."""
-        ours, theirs = self.classes_.tolist(), y.tolist()
-        try:
-            if isinstance(theirs[0], str) != isinstance(ours[0], str):
-                raise TypeError
-            sorted([ours[0], *theirs])
-        except TypeError:
-            raise TypeError(f"new labels such as {theirs[0]!r} do not go with known ones such as {ours[0]!r}.") from None
-
-    @contextmanager
-    def _unchanged_on_error(self) -> Iterator[None]:
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
+    def _check_fitted(self) -> None:
+        check_is_fitted(self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "statistics_")

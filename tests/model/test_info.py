@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from model.drawing import draw
+from PIL import Image
 
 from amgc.files import FileFormatError
 from amgc.model import Model
@@ -70,3 +71,15 @@ def test_a_damaged_file_is_not_described(make):
     path.write_bytes(content)
     with pytest.raises(FileFormatError, match="is damaged: its checksum does not match"):
         read_info(path.parent)
+
+
+def test_predicting_imports_no_scikit_learn(make, tmp_path):
+    path = make("cat", "dog").path
+    Image.fromarray(draw("cat", 1)[0]).save(tmp_path / "cat.png")
+    script = (
+        "import sys; from amgc.cli.main import main; assert main(sys.argv[1:]) == 0; "
+        "print(sorted({'sklearn', 'scipy', 'pandas'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script, "predict", str(path), str(tmp_path / "cat.png"), "--reject", "0.05"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "probability" in told and told.splitlines()[-1] == "[]"

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from amgc import files
+from amgc.core.incremental import IncrementalClassifier
 from amgc.core.losses import margins
 from amgc.core.statistics import ClassStatistics
 from amgc.data import Augment, load
 from amgc.engine import checkpoint
 from amgc.engine.config import Config, identity, read_config
-from amgc.estimator import AMGCClassifier
 from amgc.features import blank
 from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Method
@@ -65,8 +65,8 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     network.mean, network.std = mean, std
     manifest = _manifest(config, run, shape, scale, about)
     classifier = _classifier(method, config, names, about["sizes"])
-    if isinstance(classifier, AMGCClassifier):
-        manifest.made["classifier"] = files.plain_json(classifier.get_params())
+    if isinstance(classifier, IncrementalClassifier):
+        manifest.made["classifier"] = files.plain_json(classifier.parameters())
     return Model.begin(path, State(manifest, network.eval().requires_grad_(False), classifier))
 
 
@@ -126,19 +126,19 @@ def _manifest(
     return Manifest(made, features, {"size": shape[1], "scale": scale})
 
 
-def _classifier(method: Method[Any], config: Config, names: list[str], sizes: list[int]) -> AMGCClassifier | FixedHead:
+def _classifier(method: Method[Any], config: Config, names: list[str], sizes: list[int]) -> IncrementalClassifier | FixedHead:
     weight, bias = method.head.weight.detach().double(), method.head.bias.detach().double()
     statistics = getattr(method, "statistics", None)
     if not isinstance(statistics, ClassStatistics) or sorted(statistics.classes) != list(range(len(names))):  # type: ignore[type-var]
         return FixedHead(tuple(names), weight.numpy(), bias.numpy())
     margin = float(getattr(config.hyper, "margin", 0.0))
-    parameters = AMGCClassifier(
+    parameters = IncrementalClassifier(
         margin=margin,
         balance=getattr(config.hyper, "balance", "per_class"),
         covariance=statistics.form,
         rank=statistics.rank,
         dtype=str(statistics.dtype).removeprefix("torch."),
-    ).get_params()
+    ).parameters()
     order = [int(str(label)) for label in statistics.classes]
     task_of = torch.repeat_interleave(torch.arange(1, len(sizes) + 1), torch.tensor(sizes))[order]
     header = {
@@ -154,4 +154,4 @@ def _classifier(method: Method[Any], config: Config, names: list[str], sizes: li
     found = margins(weight[order], statistics.covariances.double(), margin) * old if margin else torch.zeros(len(order))
     tensors: dict[str, Tensor] = {f"statistics.{name}": one for name, one in statistics.tensors(exact=True).items()}
     tensors |= {"head.weight": weight[order], "head.bias": bias[order], "head.margins": found.double()}
-    return AMGCClassifier.from_packed(header, tensors)
+    return IncrementalClassifier.from_packed(header, tensors)

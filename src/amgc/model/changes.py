@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from amgc.core.incremental import IncrementalClassifier
 from amgc.core.inputs import listing
-from amgc.estimator import AMGCClassifier
 from amgc.model.extractors import encode_batches
 from amgc.model.pictures import Picture, PictureError
 from amgc.model.state import FixedHead, ModelError, State
@@ -45,7 +45,7 @@ class Learned:
 class Lesson:
     """Statistics of new images, before they are added to a model. Only statistics outlive the call of `learn`."""
 
-    classifier: AMGCClassifier
+    classifier: IncrementalClassifier
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
 
@@ -66,7 +66,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     given = [picture for own in images.values() for picture in own]
     labels = [label for label, own in images.items() for _ in own]
     parameters: dict[str, Any] = state.manifest.made["classifier"]
-    lesson, done = Lesson(AMGCClassifier(**parameters)), 0
+    lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
     for rows, features, errors in encode_batches(state.extractor, state.frame, given):
         if errors and on_corrupt == "error":
             raise errors[0][1]
@@ -113,7 +113,7 @@ def merge(state: State, other: State) -> State:
     return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier))
 
 
-def _same_images(one: AMGCClassifier, other: AMGCClassifier) -> list[str]:
+def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> list[str]:
     """Return the classes with the same number of images and bit-identical means."""
     mine, theirs = one.statistics_, other.statistics_
     both = [(label, mine.index(label), theirs.index(label)) for label in mine.classes if label in theirs]
@@ -136,7 +136,7 @@ def forget(state: State, label: str) -> State:
     return _solved(state, classifier)
 
 
-def _solved(state: State, classifier: AMGCClassifier) -> State:
+def _solved(state: State, classifier: IncrementalClassifier) -> State:
     """Return the state with a classifier that is solved now, so that predictions do not wait."""
     assert classifier.head_ is not None
     return replace(state, classifier=classifier)

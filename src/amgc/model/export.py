@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from amgc.estimator import AMGCClassifier
+from amgc.core.incremental import IncrementalClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.patches import Patches
 from amgc.files import atomic
@@ -85,7 +85,7 @@ def _head(state: State) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return weights (K, d) and biases (K,) of the scores whose softmax are the probabilities."""
     classifier = state.classifier
     assert classifier is not None
-    if isinstance(classifier, AMGCClassifier):
+    if isinstance(classifier, IncrementalClassifier):
         return classifier.coef_ / classifier.temperature_, classifier.intercept_ / classifier.temperature_
     return classifier.weight, classifier.bias
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from amgc import files, tensor_files
-from amgc.estimator import AMGCClassifier
+from amgc.core.incremental import IncrementalClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
 from amgc.model.folder import Folder, Manifest
@@ -75,7 +75,7 @@ class State:
 
     manifest: Manifest
     extractor: Extractor | None = None
-    classifier: AMGCClassifier | FixedHead | None = None
+    classifier: IncrementalClassifier | FixedHead | None = None
 
     @property
     def frame(self) -> Frame:
@@ -94,7 +94,7 @@ class State:
     def contents(self) -> Contents:
         """What the files contain, for `Model.info`."""
         form, margins, extractor = None, {}, self.extractor
-        if isinstance(self.classifier, AMGCClassifier):
+        if isinstance(self.classifier, IncrementalClassifier):
             form, names = self.classifier.statistics_.form, map(str, self.classifier.classes_.tolist())
             margins = dict(zip(names, self.classifier.margins_.tolist(), strict=True))
         fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
@@ -146,14 +146,14 @@ class State:
 def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
-    about = {"is": type(state.classifier).__name__, "classifier": header}
+    about = {"is": "FixedHead" if isinstance(state.classifier, FixedHead) else "AMGCClassifier", "classifier": header}
     tensor_files.write(path, KIND, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
 
 
 def _read_classes(state: State, path: Path) -> State:
     header, tensors = tensor_files.read(path, KIND)
     try:
-        kind = {"AMGCClassifier": AMGCClassifier, "FixedHead": FixedHead}[header["is"]]
+        kind = {"AMGCClassifier": IncrementalClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
         found = replace(state, classifier=classifier)
         if found.class_counts != state.manifest.classes:
