@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 ModelFolder: TypeAlias = Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
 NewModelFolder: TypeAlias = Annotated[str, arg(aliases=["-o"], metavar="MODEL", help="folder of the new model")]
+Photos: TypeAlias = Annotated[
+    Positional[tuple[str, ...]],
+    several("FOLDER", "folders with one sub-folder per class; with --label images, or folders of them"),
+]
 ClassFolders: TypeAlias = Annotated[Positional[tuple[str, ...]], several("FOLDER", "folders with one sub-folder per class")]
 Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
@@ -38,7 +42,8 @@ LONG = 10.0  # seconds of learning from which on the expected time is printed
 
 def learn(
     model: ModelFolder,
-    folders: ClassFolders,
+    folders: Photos,
+    label: Annotated[str | None, arg(metavar="CLASS", help="all images are of this class")] = None,
     features: Annotated[
         str | None,
         arg(
@@ -61,9 +66,9 @@ def learn(
 ) -> None:
     """Learn classes from images: each sub-folder of FOLDER is a class. The first call creates the model.
 
-    Images of a known class are added to it. No image is stored.
+    `amgc learn MODEL --label CLASS IMAGE …` learns one class. Images of a known class are added to it. No image is stored.
     """
-    images, left_out = images_by_class(folders)
+    images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
 
     from amgc.cli.progress import bar, console
     from amgc.model.model import normal
@@ -100,6 +105,7 @@ def forget(model: ModelFolder, label: Annotated[Positional[str], arg(metavar="CL
     text = f"Forgot {label!r}; the model has {plural(len(opened.classes), 'class')}."
     if opened.info().covariance == "shared":
         text += " Its contribution to the covariance shared by all classes cannot be separated and remains."
+    text += f" Its previous state is stored for `amgc undo {model}`, until the next change or `amgc undo {model} --clear`."
     show(text)
 
 
@@ -211,14 +217,36 @@ def open_or_create(path: str, options: dict[str, Any]) -> tuple[Model, bool]:
     return model, False
 
 
+def images_of_class(label: str, given: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """List the image files of one class, from files and folders. Returns also what was left out."""
+    from amgc.data.decode import list_files
+
+    if not given:
+        raise UsageError("specify at least one image: amgc learn MODEL --label CLASS IMAGE")
+    found: list[str] = []
+    left: dict[str, list[str]] = {}
+    for path in map(Path, given):
+        if not path.exists():
+            raise UsageError(f"there is no file or folder {str(path)!r}.")
+        if not path.is_dir():
+            found.append(str(path))
+            continue
+        listing = list_files(path)
+        found += map(str, listing.images)
+        leave_out(left, listing.left_out)
+    if not found:
+        raise UsageError(f"there are no images in {' and '.join(map(repr, given))}.{_instead(left)}")
+    return {label: found}, as_lines(left)
+
+
 def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """List the image files of each class. Returns also what was left out: empty folders, and images outside sub-folders."""
-    from amgc.data.decode import list_folders, list_images
+    """List the image files of each class. Returns also what was left out: other files, empty folders, images elsewhere."""
+    from amgc.data.decode import list_files, list_folders
 
     if not folders:
         raise UsageError("specify at least one folder of images.")
     found: dict[str, list[str]] = {}
-    left_out: list[str] = []
+    left: dict[str, list[str]] = {}
     for root in map(Path, folders):
         if not root.is_dir():
             raise UsageError(f"there is no folder {str(root)!r}.")
@@ -230,18 +258,40 @@ def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[
         if len(splits) == len(inside):
             names = " and ".join(folder.name for folder in splits)
             raise UsageError(f"{names} in {str(root)!r} are not classes; specify one of them, such as {str(splits[0])!r}.")
-        loose = [path for path in list_images(root) if path.parent == root]
+        listing = list_files(root)
+        loose = [path for path in listing.images if path.parent == root]
         if loose:
-            left_out.append(f"{root} ({plural(len(loose), 'image')} outside sub-folders)")
+            leave_out(left, {f"{plural(len(loose), 'image')} outside sub-folders": [root]})
+        leave_out(left, {why: [path for path in paths if path.parent == root] for why, paths in listing.left_out.items()})
         for folder in inside:
-            files = list_images(folder)
-            if files:
-                found.setdefault(folder.name, []).extend(map(str, files))
-            else:
-                left_out.append(f"{folder} (no images)")
+            listing = list_files(folder)
+            leave_out(left, listing.left_out if listing.images else {"no images": [folder]} | listing.left_out)
+            if listing.images:
+                found.setdefault(folder.name, []).extend(map(str, listing.images))
     if not found:
-        raise UsageError(f"there are no images in the sub-folders of {' and '.join(map(repr, folders))}.")
-    return found, left_out
+        raise UsageError(f"there are no images in the sub-folders of {' and '.join(map(repr, folders))}.{_instead(left)}")
+    return found, as_lines(left)
+
+
+def leave_out(left: dict[str, list[str]], more: Mapping[str, Sequence[Path]]) -> None:
+    """Add files that are left out, by reason."""
+    for reason, paths in more.items():
+        if paths:
+            left.setdefault(reason, []).extend(map(str, paths))
+
+
+def as_lines(left: Mapping[str, Sequence[str]]) -> list[str]:
+    """Describe what was left out, one line for each reason.
+
+    >>> as_lines({"hidden": ["a/.x"], "no images": list("abcdefg")})
+    ['a/.x (hidden)', '7: a, b, c, d, e and 2 more (no images)']
+    """
+    counts = {reason: f"{len(names):,}: " if len(names) > 1 else "" for reason, names in left.items()}
+    return [f"{counts[reason]}{shortened(names)} ({reason})" for reason, names in left.items()]
+
+
+def _instead(left: Mapping[str, Sequence[str]]) -> str:
+    return f" Left out: {'; '.join(as_lines(left))}" if left else ""
 
 
 def describe_learned(learned: Learned, left_out: Sequence[str], known: int) -> list[str]:
@@ -264,8 +314,10 @@ def describe_learned(learned: Learned, left_out: Sequence[str], known: int) -> l
         lines += [f"  {path}: {reason}" for path, reason in learned.skipped[:SHOWN]]
         if len(learned.skipped) > SHOWN:
             lines.append(f"  and {len(learned.skipped) - SHOWN:,} more")
-    if left_out:
-        lines.append(f"Left out: {shortened(left_out)}")
+    if learned.repeated:
+        again = plural(len(learned.repeated), "image")
+        lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")
+    lines += [f"Left out: {text}" for text in left_out]
     return lines
 
 

@@ -11,6 +11,9 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +28,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Formats that are opened, by Pillow's names. Others are not: EPS starts Ghostscript; PDF, HDF5 or MPEG hold no single image.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+# Suffixes and brands (bytes 8 to 12) of formats that may need an extra or a newer Pillow. Such files are always listed,
+# so that the error can say what is missing.
+OPTIONAL_SUFFIXES = (".heic", ".heif", ".hif", ".avif")
+OPTIONAL = {
+    "HEIF": (
+        "it is HEIC; to read it, pip install 'amgc[heic]'",
+        (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"),
+    ),
+    "AVIF": ("it is AVIF; to read it, install Pillow 11.3 or newer", (b"avif", b"avis")),
+}
 ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")  # formats whose further frames are an animation; elsewhere they are pages or maps
 LARGEST = 100_000_000  # pixels
 LONGEST = 100  # times the shorter side: a few bytes may describe an image a million pixels long, which would be scaled first
@@ -80,7 +93,7 @@ def read_image(source: Any, name: str, *, reduce_to: int | None = None, smallest
     except CorruptImageError:
         raise
     except UnidentifiedImageError as error:
-        raise CorruptImageError(name, f"it is none of {', '.join(known)}", "convert it, or remove it") from error
+        raise CorruptImageError(name, _unidentified(source, known), "convert it, or remove it") from error
     except Image.DecompressionBombError as error:
         raise _too_large(name) from error
     except Exception as error:  # Pillow's readers raise errors of any type for damaged files
@@ -103,12 +116,31 @@ def _too_large(name: str) -> CorruptImageError:
     return CorruptImageError(name, f"it has more than {LARGEST // 1_000_000} million pixels", "make it smaller first")
 
 
+def _unidentified(content: Any, known: Sequence[str]) -> str:
+    """Say why no reader accepts a file."""
+    if isinstance(content, bytes) and content[4:8] == b"ftyp":
+        for name, (reason, brands) in OPTIONAL.items():
+            if name not in known and content[8:12] in brands:
+                return reason
+    return f"it is none of {', '.join(known)}"
+
+
 def formats() -> list[str]:
-    """Return those of `FORMATS` that the installed Pillow can read (AVIF came late; MPO is read by JPEG's reader)."""
+    """Return those of `FORMATS` that can be read: AVIF needs Pillow 11.3, HEIF pillow-heif; MPO is read by JPEG's reader."""
     from PIL import Image
 
+    _register_heif()
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
+
+
+@cache
+def _register_heif() -> None:
+    """Let Pillow read HEIC, if the extra `heic` is installed."""
+    with suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
 
 
 def to_rgb(image: Image) -> Image:
@@ -255,16 +287,34 @@ def available_cores() -> int:
         return min(16, os.cpu_count() or 1)
 
 
+@dataclass(frozen=True)
+class Listing:
+    """The files below a folder. images : sorted. left_out : other files and hidden folders, sorted, by the reason."""
+
+    images: list[Path]
+    left_out: dict[str, list[Path]]
+
+
 def list_images(folder: Path) -> list[Path]:
     """Return the image files below a folder, sorted. Hidden files and files with other suffixes are left out."""
+    return list_files(folder).images
+
+
+def list_files(folder: Path) -> Listing:
+    """Return the image files below a folder, by their suffixes, and what is left out."""
     from PIL import Image
 
-    suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
+    suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS} | {*OPTIONAL_SUFFIXES}
     found: list[Path] = []
+    hidden: list[Path] = []
     for parent, folders, names in os.walk(folder):
+        hidden += [Path(parent, name) for name in (*folders, *names) if name.startswith(".")]
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(parent, name) for name in names if not name.startswith(".")]
-    return sorted(path for path in found if path.suffix.lower() in suffixes)
+    others = sorted(path for path in found if path.suffix.lower() not in suffixes)
+    left_out = {"not an image, by its name": others, "hidden": sorted(hidden)}
+    images = sorted(path for path in found if path.suffix.lower() in suffixes)
+    return Listing(images, {reason: paths for reason, paths in left_out.items() if paths})
 
 
 def list_folders(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ class Info:
     bytes : size of each file.
     kept, not_kept : what is stored and what is never stored, in words.
     changeable : whether the model can learn.
+    can_undo : whether the state before the last change is stored.
     """
 
     path: str
@@ -46,6 +47,7 @@ class Info:
     generation: int
     amgc: str
     changeable: bool = True
+    can_undo: bool = False
 
     @property
     def images(self) -> int:
@@ -105,7 +107,7 @@ def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
         image=dict(manifest.image),
         covariance=contents.form,
         margins=contents.margins if any(contents.margins.values()) else {},
-        bytes={MANIFEST: (path / MANIFEST).stat().st_size, **{entry.name: entry.bytes for entry in manifest.files.values()}},
+        bytes={MANIFEST: (path / MANIFEST).stat().st_size, **_file_sizes(manifest)},
         kept=tuple(_kept(manifest, contents)),
         not_kept=(
             "complete images" if contents.fragments else "images or parts of images, encoded or as pixels",
@@ -118,7 +120,14 @@ def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
         generation=manifest.generation,
         amgc=manifest.amgc,
         changeable=not contents.fixed,
+        can_undo=manifest.previous is not None,
     )
+
+
+def _file_sizes(manifest: Manifest) -> dict[str, int]:
+    """Return the sizes of the files of this state and of the one before the last change."""
+    before = (manifest.previous or {}).get("files", {}).values()
+    return {entry["name"]: entry["bytes"] for entry in before} | {entry.name: entry.bytes for entry in manifest.files.values()}
 
 
 def _kept(manifest: Manifest, contents: Contents) -> list[str]:
@@ -141,4 +150,9 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
         kept.append("means and standard deviations of the first images' features")
     elif contents.extractor:
         kept.append(f"the network {contents.extractor} with its weights")
+    if manifest.previous is not None:
+        kept.append(
+            "the state before the last change, for undo: what the change added or deleted follows from the two (`amgc undo "
+            "MODEL --clear` deletes it)"
+        )
     return kept
