@@ -18,7 +18,7 @@ class Spread:
     """A form of class covariance: named tensors per class.
 
     "full": full (d, d). "diagonal": diagonal (d,), the variances, and sketch (`SKETCH`,), those along fixed random directions,
-    which tell how correlated features are. "lowrank": factor (d, rank) and diagonal (d,). "shared": nothing per class.
+    which tell how correlated features are. "lowrank": factor (d, rank) and diagonal (d,). "shared": size (), the trace.
     """
 
     form: str
@@ -32,11 +32,13 @@ class Spread:
             return {"factor": (self.dim, self.rank), "diagonal": (self.dim,)}
         if self.form == "diagonal":
             return {"diagonal": (self.dim,), "sketch": (SKETCH,)}
-        return {} if self.form == "shared" else {"full": (self.dim, self.dim)}
+        return {"size": ()} if self.form == "shared" else {"full": (self.dim, self.dim)}
 
     def of(self, centred: Tensor) -> dict[str, Tensor]:
         """Return the unbiased covariance of rows (n, d) whose mean is 0."""
         freedom = max(len(centred) - 1, 1)
+        if self.form == "shared":
+            return {"size": centred.square().sum() / freedom}
         if self.form == "full":
             product = (centred.T @ centred).div_(freedom)
             return {"full": product.triu_().add_(product.triu(1).T)}  # exactly symmetric
@@ -60,9 +62,9 @@ class Spread:
         if self.form == "full":
             result["full"] = (one["full"] * kept).add_(other["full"], alpha=added)
             result["full"].add_(torch.outer(shift, shift), alpha=moved)
-        for name in ("diagonal", "sketch"):
+        for name in ("diagonal", "sketch", "size"):
             if name in other:
-                along = shift if name == "diagonal" else shift @ self._directions(shift)
+                along = shift @ self._directions(shift) if name == "sketch" else shift.norm() if name == "size" else shift
                 result[name] = (one[name] * kept).add_(other[name], alpha=added).addcmul_(along, along, value=moved)
         if self.form == "lowrank":
             parts = kept**0.5 * one["factor"], added**0.5 * other["factor"], moved**0.5 * shift[:, None]

@@ -158,6 +158,10 @@ class ClassStatistics:
         upper, share = self._scatter.upper, 1 / max(self._freedom, 1)
         return SharedCovariance(upper, share, upper.diagonal().double() * share)
 
+    def sizes(self) -> Tensor:
+        """Return the traces of the class covariances, (K,) in float64; for "shared" only, which has nothing else per class."""
+        return self._rows("size").double()
+
     def dependence(self) -> float:
         """Return by how much correlations increase the sum of squared covariances, at least 1; for "diagonal" only.
 
@@ -225,12 +229,18 @@ class ClassStatistics:
         if 4 * len(features) * largest**2 > torch.finfo(self.dtype).max:  # it may overflow: check each class
             for centre, group in zip(centres, groups, strict=True):
                 self._check_size([(features[group] - centre).to(self.dtype).square().sum(0)])
-        self._absorb(names, torch.tensor([len(group) for group in groups]), mean, [{}] * len(names))
+        sizes = [self._size(features, group, own) for group, own in zip(groups, mean, strict=True)]
+        self._absorb(names, torch.tensor([len(group) for group in groups]), mean, [{"size": size} for size in sizes])
         for centre, group in zip(centres, groups, strict=True):
             for rows in torch.split(group, ROWS):
                 self._scatter.add(features[rows], centre)
         self._freedom += len(features) - len(names) + len(known)
         return self
+
+    def _size(self, features: Tensor, group: Tensor, mean: Tensor) -> Tensor:
+        """Return the trace of the covariance of these rows."""
+        squares = sum((features[rows] - mean).square().sum(dtype=torch.float64) for rows in torch.split(group, ROWS))
+        return torch.as_tensor(squares / max(len(group) - 1, 1)).to(self.dtype)
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
         """Add the statistics of `other`, as if `update` had been called with its samples."""
@@ -328,6 +338,7 @@ class ClassStatistics:
         result = ClassStatistics(directions.shape[1], "shared", dtype=torch.float64, device=self.device)
         result.classes, result._index = list(self.classes), dict(self._index)
         result._used = {"count": self.count.clone(), "mean": self.mean @ directions.to(self.mean)}
+        result._used["size"] = self.sizes() if self.form == "shared" else self.covariances.variances().double().sum(1)
         columns = directions.to(self.device, self.dtype)
         within = self.shared().times(columns) if self.form == "shared" else self.pooled() @ columns
         result._scatter.upper.copy_((columns.T @ within).double().triu() * self.freedom)

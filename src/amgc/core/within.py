@@ -133,8 +133,14 @@ def _spreads(
     share = (count - 1) / (count - 1 + PRIOR)  # of the class's own
     used = (1 - 1 / count)[chosen][:, None, None]  # residuals of the samples vary a little less than new ones
     if statistics.form == "shared":
-        pooled = weight @ statistics.shared().times(weight.T.to(statistics.device))
-        return pooled.cpu() * used, torch.ones_like(share)
+        within = statistics.shared()
+        pooled = (weight @ within.times(weight.T.to(statistics.device))).cpu()
+        size = (
+            1
+            + share * (statistics.sizes()[order.to(statistics.device)] / within.variances.sum().clamp_min(1e-300)).cpu()
+            - share
+        )
+        return pooled * size[chosen][:, None, None] * used, size
     average = statistics.pooled()
     rows = weight.to(average)
     pooled = (rows * average @ rows.T if average.ndim == 1 else rows @ average @ rows.T).double().cpu()
