@@ -1,16 +1,18 @@
 """Photographs, 1 to all a class: classifiers on the same features, features, calibration, novelty, speed.
 
-    python benchmarks/photos.py --cifar DATA       # about eight minutes on two cores; the photos are development data
+    python benchmarks/photos.py                    # minutes on two cores; the photos are development data
+    python benchmarks/photos.py --cifar DATA       # with images of CIFAR-100
     python benchmarks/photos.py --photos FOLDER    # FOLDER/flowers/train/CLASS/*.jpg, FOLDER/flowers/test, FOLDER/leaves, …
     python benchmarks/photos.py --only constants
     python benchmarks/photos.py --quick            # generated images, to check that it runs
 
-Photos are drawn from train/; figures are of test/, as mean ± standard deviation over five draws ("all" is one draw). heads:
-`AMGCClassifier()`, logistic regression (C, and raw or standardised features, by cross-validation), scikit-learn's shrunk LDA and
-the nearest class mean by cosine, on the default features of lite0 and on the 1,280 that ImageNet's classifier uses. features:
-patches, and lite0 joined with patches. calibration: also with wrong labels and on noise. novelty: each class left out in turn,
-and images of other kinds (CIFAR-100 only if its folder is given). speed: files to a model. constants: what those in
-`amgc.core.calibration` and `amgc.core.typicality` stand for, on photos of train/ and other training data.
+Photos are drawn from train/; figures are of test/, as mean ± standard deviation over five draws ("all" is one draw).
+heads: `AMGCClassifier()`, logistic regression (C, and raw or standardised features, by cross-validation), scikit-learn's LDA with
+automatic shrinkage, and the nearest class mean by cosine, on the default features of lite0 and on the 1,280 that ImageNet's
+classifier uses. features: patches, and lite0 joined with patches. calibration: also with shuffled labels and on noise. novelty:
+each class left out in turn, and images of other kinds (CIFAR-100 if --cifar or $AMGC_DATA names its folder). speed: files to a
+model. constants: what those of `amgc.core.calibration` and `amgc.core.typicality` stand for, on photos of train/ and other
+training data.
 """
 
 from __future__ import annotations
@@ -23,38 +25,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
-from _photos import (
-    DEFAULT,
-    PATCHES,
-    SETS,
-    TOP,
-    Array,
-    Encoder,
-    Half,
-    Photos,
-    calibration_error,
-    cosine,
-    draw_sets,
-    drawn,
-    files,
-    joined,
-    logistic,
-    novelty,
-    others,
-)
+from _photo_scores import REJECT, Figures, constants, drawn, far, features, heads, near, noise, wrong_labels
+from _photo_sets import DEFAULT, HALVES, SETS, TOP, Array, Encoder, Half, Photos, draw_sets, files, others
 from _report import features_file, kept, shared_data
 from joblib import Parallel, delayed
-from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_digits
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.metrics import log_loss, roc_auc_score
-from sklearn.model_selection import StratifiedKFold
 
-from amgc import AMGCClassifier
 from amgc.core import calibration, typicality
 from amgc.data.decode import available_cores
 from amgc.model import Model
@@ -62,148 +41,7 @@ from amgc.model import Model
 PARTS = ("heads", "features", "calibration", "novelty", "speed", "constants")
 COUNTS: tuple[int | None, ...] = (1, 2, 5, 10, 20, 50, None)  # photos a class; None: all
 DRAWS = 5
-REJECT = 0.05
 CALIBRATION = {"accuracy, %": ("accuracy", 1), "mean stated probability, %": ("stated", 1), "ECE": ("ECE", 3)}
-HELD_OUT = 60  # samples a class, at most, on which constants are measured
-
-Figures = dict[str, float]
-
-
-# ---- what is measured for one draw -------------------------------------------------------------------------------------
-
-
-def heads(photos: Photos, kind: str, count: int | None, seed: int) -> Figures:
-    """Return the accuracies of classifiers, and the calibration of ours."""
-    X, y, Q, truth = split(photos, kind, count, seed)
-    ours = AMGCClassifier().fit(X, y)
-    stated = ours.predict_proba(Q)
-    one_by_one = AMGCClassifier()
-    for label in np.random.default_rng(seed).permutation(photos.classes):
-        one_by_one.partial_fit(X[y == label], y[y == label])
-    found = {
-        "ours": share(ours.predict(Q) == truth),
-        "cosine to the class means": share(cosine(X, y, Q).argmax(1) == truth),
-        "stated": 100 * float(stated.max(1).mean()),
-        "ECE": calibration_error(stated, truth),
-        "difference": float(np.abs(one_by_one.predict_proba(Q) - stated).max()),
-    }
-    if count != 1:
-        lda = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(X, y)
-        found["shrunk LDA"] = share(lda.predict(Q) == truth)
-        found["logistic regression"] = share(logistic(X, y, Q) == truth)
-    return found
-
-
-def features(photos: Photos, count: int | None, seed: int) -> Figures:
-    """Return the accuracy of our classifier on patches, and on patches joined with lite0."""
-    patches, lite = split(photos, PATCHES, count, seed), split(photos, DEFAULT, count, seed)
-    y, truth = patches[1], patches[3]
-    both = joined([(patches[0], patches[2]), (lite[0], lite[2])])
-    return {
-        name: share(AMGCClassifier(covariance="shared").fit(X, y).predict(Q) == truth)
-        for name, (X, Q) in {"patches": (patches[0], patches[2]), "lite0 and patches": both}.items()
-    }
-
-
-def wrong_labels(photos: Photos, kind: str, count: int | None, seed: int) -> Figures:
-    """Return the calibration of our classifier, taught with shuffled labels."""
-    X, y, Q, truth = split(photos, kind, count, seed)
-    return calibrated(X, np.random.default_rng(seed).permutation(y), Q, truth)
-
-
-def noise(seed: int, count: int = 20, dim: int = 1280) -> Figures:
-    """Return the calibration of our classifier on two classes of the same noise."""
-    random = np.random.default_rng(seed)
-    y, truth = np.repeat([0, 1], count), np.repeat([0, 1], 200)
-    return calibrated(random.normal(size=(len(y), dim)), y, random.normal(size=(len(truth), dim)), truth)
-
-
-def calibrated(X: Array, y: Array, Q: Array, truth: Array) -> Figures:
-    stated = AMGCClassifier().fit(X, y).predict_proba(Q)
-    right = share(stated.argmax(1) == truth)
-    return {"accuracy": right, "stated": 100 * float(stated.max(1).mean()), "ECE": calibration_error(stated, truth)}
-
-
-def near(photos: Photos, count: int | None, seed: int, left_out: int) -> Figures:
-    """Return the areas under the ROC curves of known photos against those of a class that was left out."""
-    X, y, Q, truth = split(photos, DEFAULT, count, seed)
-    scores = novelty(X[y != left_out], y[y != left_out], Q)
-    found = {name: float(roc_auc_score(truth != left_out, score)) for name, score in scores.items()}
-    return found | {"rejected": share(scores["ours"][truth == left_out] < REJECT)}
-
-
-def far(photos: Photos, strangers: dict[str, Array], count: int | None, seed: int) -> Figures:
-    """Return the shares that are rejected at 0.05, and at the threshold that rejects 5 % of held-out photos of train/."""
-    rows, X, y = drawn(photos.train.labels, count, seed), photos.train.features[DEFAULT], photos.train.labels
-    ours = AMGCClassifier().fit(X[rows], y[rows])
-    rest = np.setdiff1d(np.arange(len(y)), rows)
-    if len(rest):
-        held_out = ours.typicality(X[rest])
-    else:
-        folds = StratifiedKFold(5, shuffle=True, random_state=seed).split(X, y)
-        held_out = np.concatenate([AMGCClassifier().fit(X[fit], y[fit]).typicality(X[test]) for fit, test in folds])
-    threshold = float(np.quantile(held_out, REJECT))
-    found = {"threshold": threshold}
-    for name, Q in {"known": photos.test.features[DEFAULT], **strangers}.items():
-        fit = ours.typicality(Q)
-        found[f"{name}, nominal"], found[f"{name}, threshold"] = share(fit < REJECT), share(fit < threshold)
-    return found
-
-
-def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
-    """Return what the constants of calibration and typicality are on these samples, learned from `count` a class."""
-    rows = drawn(y, count, seed)
-    rest = np.setdiff1d(np.arange(len(y)), rows)
-    rest = rest[drawn(y[rest], HELD_OUT, seed)]
-    # One or two samples a class: no draws count. More: nothing but draws counts.
-    with patch.multiple(calibration, REAL=1.0, TRUSTED=math.inf if count <= 2 else 0.0):
-        ours = AMGCClassifier().fit(X[rows], y[rows])
-    best = best_temperature(ours.decision_function(X[rest]), y[rest])
-    if count <= 2:
-        return {"lead": calibration.UNKNOWN_LEAD * ours.temperature_ / best}
-    with patch.object(typicality, "REAL", 0.0):
-        gaussian = typicality.Typicality(ours.statistics_)
-    own = np.array([ours.statistics_.index(label) for label in y[rest].tolist()])
-    logs = log_distances(gaussian, X[rest], own)
-    around = logs - (np.bincount(own, logs) / np.bincount(own))[own]
-    variance = float(around @ around) / (len(own) - len(np.unique(own)))
-    expected = gaussian.expected[gaussian.place[own]].numpy() - typicality.REAL**2 / 2
-    return {
-        "temperature": best / ours.temperature_,
-        "spread": math.sqrt(max(variance - gaussian.spread**2, 0.0)),
-        "offset": float((logs - expected).mean()),
-    }
-
-
-def best_temperature(scores: Array, truth: Array) -> float:
-    """Return the temperature with the smallest log-loss."""
-
-    def loss(log_temperature: float) -> float:
-        tempered = scores / math.exp(log_temperature)
-        shares = np.exp(tempered - tempered.max(1, keepdims=True))
-        return float(log_loss(truth, shares / shares.sum(1, keepdims=True)))
-
-    middle = math.log(float(np.abs(scores - scores.mean(1, keepdims=True)).mean()))
-    return math.exp(minimize_scalar(loss, bounds=(middle - 7, middle + 7), method="bounded").x)
-
-
-def log_distances(typical: typicality.Typicality, Q: Array, rows: Array) -> Array:
-    """Return the logarithms of the squared distances of samples to the means of their classes."""
-    white = typical.factor.white((torch.as_tensor(Q).double() - typical.centre).T).double()
-    return (white - typical.means[:, typical.place[rows]]).square().sum(0).log().numpy()
-
-
-def split(photos: Photos, kind: str, count: int | None, seed: int) -> tuple[Array, Array, Array, Array]:
-    """Return drawn photos with their classes, and test photos with theirs."""
-    rows = drawn(photos.train.labels, count, seed)
-    return photos.train.features[kind][rows], photos.train.labels[rows], photos.test.features[kind], photos.test.labels
-
-
-def share(chosen: Array) -> float:
-    return 100 * float(np.mean(chosen))
-
-
-# ---- tables ------------------------------------------------------------------------------------------------------------
 
 
 def together(job: Callable[..., Figures], calls: Sequence[tuple[Any, ...]]) -> list[Figures]:
@@ -320,9 +158,7 @@ def show_speed(folder: Path, load: float) -> None:
     busy = f"; busy machine, load {load:.1f}" if load > 1 else ""
     print(f"\nspeed, photos a second of a model with lite0, {torch.get_num_threads()} threads, decoding included{busy}")
     for name in SETS:
-        halves = {
-            half: {one.name: files(one) for one in sorted((folder / name / half).iterdir())} for half in ("train", "test")
-        }
+        halves = {half: {one.name: files(one) for one in sorted((folder / name / half).iterdir())} for half in HALVES}
         with tempfile.TemporaryDirectory() as place:
             model = Model.create(Path(place) / "model", "lite0")
             start = time.perf_counter()

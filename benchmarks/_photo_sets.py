@@ -1,9 +1,7 @@
-"""Code of benchmarks/photos.py: photographs as features, other images, and the classifiers and scores that are compared."""
+"""Code of benchmarks/photos.py: photographs and other images as features."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from sklearn.covariance import LedoitWolf
 from sklearn.datasets import load_digits
-from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import StandardScaler
 
-from amgc import AMGCClassifier
 from amgc.data import load
 from amgc.features.extractor import Extractor
 from amgc.model import extractors
@@ -28,9 +18,8 @@ from amgc.model.choice import look
 from amgc.model.pictures import Frame, pictures
 
 SETS = ("flowers", "leaves")
+HALVES = ("train", "test")
 DEFAULT, TOP, PATCHES = "552 features", "1,280 features", "patches"
-STRENGTHS = 10.0 ** np.arange(-4, 3)  # C of logistic regression
-NEIGHBOURS = 10
 OTHERS = 200  # images of each other kind
 
 Array = np.ndarray
@@ -87,9 +76,6 @@ class Encoder:
         return Photos(folder.name, made["train"], made["test"])
 
 
-HALVES = ("train", "test")
-
-
 def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file())
 
@@ -143,75 +129,3 @@ def wall(random: np.random.Generator, side: int = 224) -> Array:
     fade = np.cos(angle) * across[:, None] + np.sin(angle) * across
     pixels = colour + fade[..., None] * random.normal(0, 15, 3) + random.normal(0, random.uniform(1, 6), (side, side, 3))
     return np.clip(pixels, 0, 255).astype(np.uint8)
-
-
-# ---- classifiers -----------------------------------------------------------------------------------------------------
-
-
-def cosine(X: Array, y: Array, Q: Array) -> Array:
-    """Return the cosines (n, K) of rows of Q with the class means."""
-    means = np.stack([X[y == label].mean(0) for label in np.unique(y)])
-    return unit(Q) @ unit(means).T
-
-
-def unit(X: Array) -> Array:
-    return X / np.linalg.norm(X, axis=1, keepdims=True)
-
-
-def logistic(X: Array, y: Array, Q: Array) -> Array:
-    """Return the classes that logistic regression predicts for Q. Cross-validation chooses C, and raw or standardised features.
-
-    With few samples it is faster after a rotation to the directions that they span. This changes neither penalty nor result.
-    """
-    folds = StratifiedKFold(min(5, int(np.bincount(y).min())), shuffle=True, random_state=0)
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for scale in ("passthrough", StandardScaler()):
-            turn = Pipeline([("scale", scale), ("rotate", PCA())])
-            search = GridSearchCV(LogisticRegression(tol=1e-3, max_iter=200), {"C": STRENGTHS}, cv=folds)
-            search.fit(turn.fit_transform(X), y)
-            found.append((search.best_score_, turn, search))
-    _, turn, search = max(found, key=lambda one: one[0])
-    return search.predict(turn.transform(Q))
-
-
-# ---- scores ----------------------------------------------------------------------------------------------------------
-
-
-def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> float:
-    """Return the expected calibration error of the largest probability: Σ share of bin · |accuracy - mean probability|."""
-    stated, right = probabilities.max(1), probabilities.argmax(1) == labels
-    place = np.minimum((stated * bins).astype(int), bins - 1)
-    gaps = np.bincount(place, right, bins) - np.bincount(place, stated, bins)
-    return float(np.abs(gaps).sum() / len(labels))
-
-
-def novelty(X: Array, y: Array, Q: Array) -> dict[str, Array]:
-    """Return scores of Q that are small for samples of unseen classes."""
-    ours = AMGCClassifier().fit(X, y)
-    labels = np.unique(y)
-    means = np.stack([X[y == label].mean(0) for label in labels])
-    precision = LedoitWolf(assume_centered=True).fit(X - means[np.searchsorted(labels, y)]).precision_
-    distances = [np.einsum("nd,de,ne->n", Q - mean, precision, Q - mean, optimize=True) for mean in means]
-    near = np.sort(unit(Q) @ unit(X).T, axis=1)[:, -NEIGHBOURS:]
-    return {
-        "ours": ours.typicality(Q),
-        "Mahalanobis, shared covariance": -np.min(distances, axis=0),
-        "cosine to the nearest mean": cosine(X, y, Q).max(1),
-        "largest probability (ours)": ours.predict_proba(Q).max(1),
-        f"{NEIGHBOURS} nearest neighbours (keeps samples)": near.mean(1),
-    }
-
-
-def drawn(labels: Array, count: int | None, seed: int) -> Array:
-    """Return rows of `count` samples of each class; all if it is None."""
-    random = np.random.default_rng(seed)
-    return np.concatenate([random.permutation(np.flatnonzero(labels == label))[:count] for label in np.unique(labels)])
-
-
-def joined(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Join kinds of features, each given as training and test features, each with the same total variance."""
-    sizes = [np.sqrt(train.var(0).sum()) for train, _ in parts]
-    train, test = (np.concatenate([part[half] / size for part, size in zip(parts, sizes, strict=True)], 1) for half in (0, 1))
-    return train, test
