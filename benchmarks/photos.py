@@ -7,12 +7,12 @@
     python benchmarks/photos.py --quick            # generated images, to check that it runs
 
 Photos are drawn from train/; figures are of test/, as mean ± standard deviation over five draws ("all" is one draw).
-heads: `AMGCClassifier()`, logistic regression (C, and raw or standardised features, by cross-validation), scikit-learn's LDA with
-automatic shrinkage, and the nearest class mean by cosine, on the default features of lite0 and on the 1,280 that ImageNet's
-classifier uses. features: patches, and lite0 joined with patches. calibration: also with shuffled labels and on noise. novelty:
-each class left out in turn, and images of other kinds (CIFAR-100 if --cifar or $AMGC_DATA names its folder). speed: files to a
-model. constants: what those of `amgc.core.calibration` and `amgc.core.typicality` stand for, on photos of train/ and other
-training data.
+heads: `AMGCClassifier()`, logistic regression (C, and raw or standardised features, by cross-validation), scikit-learn's LDA
+with automatic shrinkage, and the nearest class mean by cosine, on the default features of lite0 and on the 1,280 that
+ImageNet's classifier uses. features: patches, and lite0 joined with patches. calibration: also with shuffled labels and on
+noise. novelty: each class left out in turn, and images of other kinds (CIFAR-100 if --cifar or $AMGC_DATA names its folder).
+speed: files to a model. constants: what those of `amgc.core.calibration` and `amgc.core.typicality` stand for, on photos of
+train/ and other training data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def by_draw(counts: Sequence[int | None], draws: int) -> list[tuple[int | None, 
 
 def heading(title: str, counts: Sequence[int | None], beside: str = "photos a class") -> None:
     print(f"\n{title}")
-    print(f"  {beside:42s}" + "".join(f"{shown(count):>16s}" for count in counts), flush=True)
+    print(f"  {beside:42s}" + "".join(f"{shown(count):>18s}" for count in counts), flush=True)
 
 
 def shown(count: int | None) -> str:
@@ -68,7 +68,7 @@ def row(name: str, columns: Sequence[Sequence[float]], digits: int = 1) -> None:
     for values in columns:
         text = "-" if not len(values) else f"{np.mean(values):.{digits}f}"
         cells.append(text + (f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""))
-    print(f"  {name:42s}" + "".join(f"{cell:>16s}" for cell in cells), flush=True)
+    print(f"  {name:42s}" + "".join(f"{cell:>18s}" for cell in cells), flush=True)
 
 
 class Table:
