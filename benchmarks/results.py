@@ -1,6 +1,6 @@
 """Fill the pages that quote measured figures, from benchmarks/pages/*.md and the kept output in benchmarks/results/*.txt.
 
-    python benchmarks/results.py          # writes docs/results.md, docs/fast.md, README.md's table and docs/headline.svg
+    python benchmarks/results.py          # writes docs/results.md, docs/fast.md, their plots (SVG) and README.md's table
     python benchmarks/results.py --check  # only reports which of them are out of date; exit code 1 if any is
 
 Edit the text in benchmarks/pages/ (Jinja), not in the generated pages. Figures are looked up by the row names that the
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _kept import kept
+from _photo_plot import photos_plot
 from ablation import DOUBTFUL, cells
 from competitors import FROZEN, TRAINED
 
@@ -200,6 +201,7 @@ def pages() -> dict[Path, str]:
     """Return every generated file with its text."""
     made = {ROOT / "docs" / path.name: filled(path.name) for path in sorted(TEMPLATES.glob("*.md"))}
     made[ROOT / "docs" / "headline.svg"] = headline_plot()
+    made[ROOT / "docs" / "photos.svg"] = photos_plot(kept("photos"))
     return made | {ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8"))}
 
 

@@ -1,0 +1,235 @@
+"""Code of benchmarks/photos.py: what is measured for one draw of photos, and what it is compared with."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from _photo_sets import DEFAULT, PATCHES, Array, Photos
+from scipy.optimize import minimize_scalar
+from sklearn.covariance import LedoitWolf
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+from amgc import AMGCClassifier
+from amgc.core import calibration, typicality
+
+REJECT = 0.05
+STRENGTHS = 10.0 ** np.arange(-4, 3)  # C of logistic regression
+NEIGHBOURS = 10
+HELD_OUT = 60  # samples a class, at most, on which constants are measured
+
+Figures = dict[str, float]
+
+
+def heads(photos: Photos, kind: str, count: int | None, seed: int) -> Figures:
+    """Return the accuracies of classifiers, and the calibration of ours."""
+    X, y, Q, truth = split(photos, kind, count, seed)
+    ours = AMGCClassifier().fit(X, y)
+    stated = ours.predict_proba(Q)
+    one_by_one = AMGCClassifier()
+    for label in np.random.default_rng(seed).permutation(photos.classes):
+        one_by_one.partial_fit(X[y == label], y[y == label])
+    found = {
+        "ours": share(ours.predict(Q) == truth),
+        "cosine to the class means": share(cosine(X, y, Q).argmax(1) == truth),
+        "stated": 100 * float(stated.max(1).mean()),
+        "ECE": calibration_error(stated, truth),
+        "difference": float(np.abs(one_by_one.predict_proba(Q) - stated).max()),
+    }
+    if count != 1:
+        lda = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(X, y)
+        found["shrunk LDA"] = share(lda.predict(Q) == truth)
+        found["logistic regression"] = share(logistic(X, y, Q) == truth)
+    return found
+
+
+def features(photos: Photos, count: int | None, seed: int) -> Figures:
+    """Return the accuracy of our classifier on patches, and on patches joined with lite0."""
+    patches, lite = split(photos, PATCHES, count, seed), split(photos, DEFAULT, count, seed)
+    y, truth = patches[1], patches[3]
+    both = joined([(patches[0], patches[2]), (lite[0], lite[2])])
+    return {
+        name: share(AMGCClassifier(covariance="shared").fit(X, y).predict(Q) == truth)
+        for name, (X, Q) in {"patches": (patches[0], patches[2]), "lite0 and patches": both}.items()
+    }
+
+
+def wrong_labels(photos: Photos, kind: str, count: int | None, seed: int) -> Figures:
+    """Return the calibration of our classifier, taught with shuffled labels."""
+    X, y, Q, truth = split(photos, kind, count, seed)
+    return calibrated(X, np.random.default_rng(seed).permutation(y), Q, truth)
+
+
+def noise(seed: int, count: int = 20, dim: int = 1280) -> Figures:
+    """Return the calibration of our classifier on two classes of the same noise."""
+    random = np.random.default_rng(seed)
+    y, truth = np.repeat([0, 1], count), np.repeat([0, 1], 200)
+    return calibrated(random.normal(size=(len(y), dim)), y, random.normal(size=(len(truth), dim)), truth)
+
+
+def calibrated(X: Array, y: Array, Q: Array, truth: Array) -> Figures:
+    stated = AMGCClassifier().fit(X, y).predict_proba(Q)
+    right = share(stated.argmax(1) == truth)
+    return {"accuracy": right, "stated": 100 * float(stated.max(1).mean()), "ECE": calibration_error(stated, truth)}
+
+
+def near(photos: Photos, count: int | None, seed: int, left_out: int) -> Figures:
+    """Return the areas under the ROC curves of known photos against those of a class that was left out."""
+    X, y, Q, truth = split(photos, DEFAULT, count, seed)
+    scores = novelty(X[y != left_out], y[y != left_out], Q)
+    found = {name: float(roc_auc_score(truth != left_out, score)) for name, score in scores.items()}
+    return found | {"rejected": share(scores["ours"][truth == left_out] < REJECT)}
+
+
+def far(photos: Photos, strangers: dict[str, Array], count: int | None, seed: int) -> Figures:
+    """Return the shares that are rejected at 0.05, and at the threshold that rejects 5 % of held-out photos of train/."""
+    rows, X, y = drawn(photos.train.labels, count, seed), photos.train.features[DEFAULT], photos.train.labels
+    ours = AMGCClassifier().fit(X[rows], y[rows])
+    rest = np.setdiff1d(np.arange(len(y)), rows)
+    if len(rest):
+        held_out = ours.typicality(X[rest])
+    else:
+        folds = StratifiedKFold(5, shuffle=True, random_state=seed).split(X, y)
+        held_out = np.concatenate([AMGCClassifier().fit(X[fit], y[fit]).typicality(X[test]) for fit, test in folds])
+    threshold = float(np.quantile(held_out, REJECT))
+    found = {"threshold": threshold}
+    for name, Q in {"known": photos.test.features[DEFAULT], **strangers}.items():
+        fit = ours.typicality(Q)
+        found[f"{name}, nominal"], found[f"{name}, threshold"] = share(fit < REJECT), share(fit < threshold)
+    return found
+
+
+def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
+    """Return what the constants of calibration and typicality are on these samples, learned from `count` a class."""
+    rows = drawn(y, count, seed)
+    rest = np.setdiff1d(np.arange(len(y)), rows)
+    rest = rest[drawn(y[rest], HELD_OUT, seed)]
+    # One or two samples a class: no draws count. More: nothing but draws counts.
+    with patch.multiple(calibration, REAL=1.0, TRUSTED=math.inf if count <= 2 else 0.0):
+        ours = AMGCClassifier().fit(X[rows], y[rows])
+    best = best_temperature(ours.decision_function(X[rest]), y[rest])
+    if count <= 2:
+        return {"lead": calibration.UNKNOWN_LEAD * ours.temperature_ / best}
+    with patch.object(typicality, "REAL", 0.0):
+        gaussian = typicality.Typicality(ours.statistics_)
+    own = np.array([ours.statistics_.index(label) for label in y[rest].tolist()])
+    logs = log_distances(gaussian, X[rest], own)
+    around = logs - (np.bincount(own, logs) / np.bincount(own))[own]
+    variance = float(around @ around) / (len(own) - len(np.unique(own)))
+    expected = gaussian.expected[gaussian.place[own]].numpy() - typicality.REAL**2 / 2
+    return {
+        "temperature": best / ours.temperature_,
+        "spread": math.sqrt(max(variance - gaussian.spread**2, 0.0)),
+        "offset": float((logs - expected).mean()),
+    }
+
+
+def best_temperature(scores: Array, truth: Array) -> float:
+    """Return the temperature with the smallest log-loss."""
+
+    def loss(log_temperature: float) -> float:
+        tempered = scores / math.exp(log_temperature)
+        shares = np.exp(tempered - tempered.max(1, keepdims=True))
+        return float(log_loss(truth, shares / shares.sum(1, keepdims=True)))
+
+    middle = math.log(float(np.abs(scores - scores.mean(1, keepdims=True)).mean()))
+    return math.exp(minimize_scalar(loss, bounds=(middle - 7, middle + 7), method="bounded").x)
+
+
+def log_distances(typical: typicality.Typicality, Q: Array, rows: Array) -> Array:
+    """Return the logarithms of the squared distances of samples to the means of their classes."""
+    white = typical.factor.white((torch.as_tensor(Q).double() - typical.centre).T).double()
+    return (white - typical.means[:, typical.place[rows]]).square().sum(0).log().numpy()
+
+
+def split(photos: Photos, kind: str, count: int | None, seed: int) -> tuple[Array, Array, Array, Array]:
+    """Return drawn photos with their classes, and test photos with theirs."""
+    rows = drawn(photos.train.labels, count, seed)
+    return photos.train.features[kind][rows], photos.train.labels[rows], photos.test.features[kind], photos.test.labels
+
+
+def share(chosen: Array) -> float:
+    return 100 * float(np.mean(chosen))
+
+
+# ---- classifiers -----------------------------------------------------------------------------------------------------
+
+
+def cosine(X: Array, y: Array, Q: Array) -> Array:
+    """Return the cosines (n, K) of rows of Q with the class means."""
+    means = np.stack([X[y == label].mean(0) for label in np.unique(y)])
+    return unit(Q) @ unit(means).T
+
+
+def unit(X: Array) -> Array:
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def logistic(X: Array, y: Array, Q: Array) -> Array:
+    """Return the classes that logistic regression predicts for Q. Cross-validation chooses C, and raw or standardised features.
+
+    With few samples it is faster after a rotation to the directions that they span. This changes neither penalty nor result.
+    """
+    folds = StratifiedKFold(min(5, int(np.bincount(y).min())), shuffle=True, random_state=0)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for scale in ("passthrough", StandardScaler()):
+            turn = Pipeline([("scale", scale), ("rotate", PCA())])
+            search = GridSearchCV(LogisticRegression(tol=1e-3, max_iter=200), {"C": STRENGTHS}, cv=folds)
+            search.fit(turn.fit_transform(X), y)
+            found.append((search.best_score_, turn, search))
+    _, turn, search = max(found, key=lambda one: one[0])
+    return search.predict(turn.transform(Q))
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+
+
+def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> float:
+    """Return the expected calibration error of the largest probability: Σ share of bin · |accuracy - mean probability|."""
+    stated, right = probabilities.max(1), probabilities.argmax(1) == labels
+    place = np.minimum((stated * bins).astype(int), bins - 1)
+    gaps = np.bincount(place, right, bins) - np.bincount(place, stated, bins)
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+def novelty(X: Array, y: Array, Q: Array) -> dict[str, Array]:
+    """Return scores of Q that are small for samples of unseen classes."""
+    ours = AMGCClassifier().fit(X, y)
+    labels = np.unique(y)
+    means = np.stack([X[y == label].mean(0) for label in labels])
+    precision = LedoitWolf(assume_centered=True).fit(X - means[np.searchsorted(labels, y)]).precision_
+    distances = [np.einsum("nd,de,ne->n", Q - mean, precision, Q - mean, optimize=True) for mean in means]
+    near = np.sort(unit(Q) @ unit(X).T, axis=1)[:, -NEIGHBOURS:]
+    return {
+        "ours": ours.typicality(Q),
+        "Mahalanobis, shared covariance": -np.min(distances, axis=0),
+        "cosine to the nearest mean": cosine(X, y, Q).max(1),
+        "largest probability (ours)": ours.predict_proba(Q).max(1),
+        f"{NEIGHBOURS} nearest neighbours (keeps samples)": near.mean(1),
+    }
+
+
+def drawn(labels: Array, count: int | None, seed: int) -> Array:
+    """Return rows of `count` samples of each class; all if it is None."""
+    random = np.random.default_rng(seed)
+    return np.concatenate([random.permutation(np.flatnonzero(labels == label))[:count] for label in np.unique(labels)])
+
+
+def joined(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Join kinds of features, each given as training and test features, each with the same total variance."""
+    sizes = [np.sqrt(train.var(0).sum()) for train, _ in parts]
+    train, test = (np.concatenate([part[half] / size for part, size in zip(parts, sizes, strict=True)], 1) for half in (0, 1))
+    return train, test
