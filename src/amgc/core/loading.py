@@ -158,7 +158,7 @@ def _crossing(loadings: Tensor, enough: Tensor, inside: int, outside: int) -> fl
     if not 0 <= outside < len(loadings):
         return float(loadings[inside])
     share = float(enough[inside] / (enough[inside] - enough[outside]))
-    return float(loadings[inside]) * float(loadings[outside] / loadings[inside]) ** share
+    return float(loadings[inside] * (loadings[outside] / loadings[inside]) ** share)
 
 
 def _lanczos(factor: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
