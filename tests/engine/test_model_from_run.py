@@ -120,15 +120,17 @@ def test_a_model_from_a_run_answers_as_its_method(tmp_path, method, hyper, learn
         assert_same_answers(one, images, scores, names)
         assert sorted(one.classes) == sorted(names)
     assert model.info().changeable is learns
-    assert model.predict(images[:1])[0].fit is None
-    with pytest.raises(ModelError, match="cannot reject"):
-        model.predict(images, reject=0.01)
     if learns:
+        fits = [one.fit for one in model.predict(images, reject=0.01)]
+        assert all(0 <= fit <= 1 for fit in fits)
         assert set(model.classes.values()) == {9}
         assert (method in ("amgc", "amgc-exact")) == bool(model.info().margins)
         model.learn(images[:5], "new")
         assert model.classes["new"] == 5
     else:
+        assert model.predict(images[:1])[0].fit is None
+        with pytest.raises(ModelError, match="cannot reject"):
+            model.predict(images, reject=0.01)
         with pytest.raises(ModelError, match=f"cannot learn: it was created from a run of {method}"):
             model.learn(images[:5], "new")
         with pytest.raises(ModelError, match="cannot be merged"):

@@ -13,7 +13,6 @@ within a factor `REACH` of the pivot.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -159,7 +158,7 @@ def _crossing(loadings: Tensor, enough: Tensor, inside: int, outside: int) -> fl
     if not 0 <= outside < len(loadings):
         return float(loadings[inside])
     share = float(enough[inside] / (enough[inside] - enough[outside]))
-    return math.exp((1 - share) * math.log(loadings[inside]) + share * math.log(loadings[outside]))
+    return float(loadings[inside] * (loadings[outside] / loadings[inside]) ** share)
 
 
 def _lanczos(factor: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
