@@ -25,8 +25,8 @@ from amgc.core.statistics import ClassStatistics
 from amgc.core.within import Within
 
 # Standard deviation of the logarithm of squared distances within a class, beyond that of a Gaussian. On training images of
-# photographs, CIFAR-100 and digits with 5 to 50 samples a class it is 0.24 to 0.40 (benchmarks/photos.py). This is the upper end,
-# because classes differ.
+# photographs, CIFAR-100 and digits with 5 to 50 samples a class it is 0.24 to 0.40 (benchmarks/photos.py). This is the upper
+# end, because classes differ.
 REAL = 0.38
 ALIGNED = 1.5  # weight of the direction relative to the distance, as normal deviates,
 CORRELATION = 0.5  # and the correlation that is assumed of them
