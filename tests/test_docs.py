@@ -109,7 +109,7 @@ def test_fine_tuning_forgets_and_amgc_does_not_as_the_plot_on_the_home_page_show
 
 def check_the_exported_model(page: Path, folder: Path) -> None:
     """Check that the example predicts as `amgc predict` does, with only numpy, Pillow and onnxruntime."""
-    assert len(commands(page)) + len(blocks(page, "console")) == 10
+    assert len(commands(page)) + len(blocks(page, "console")) == 12
     (example,) = blocks(page, "py")
     assert len([line for line in example.splitlines() if line.strip() and not line.startswith("#")]) == 10
     alone = "import sys; sys.modules['amgc'] = sys.modules['torch'] = None\n"  # importing them is an error

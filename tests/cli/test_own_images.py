@@ -97,6 +97,18 @@ def test_unreadable_images_are_counted_in_learning_and_reported_in_predicting(ca
     assert "error: photos/cat/text.jpg cannot be used" in said.err and said.out.count(".png") == 12
 
 
+def test_files_that_are_no_images_are_named_in_predicting_and_evaluating(taught, capsys):
+    folder("new", "cat")
+    Path("new/cat/notes.txt").write_text("hello")
+    Path("new/.DS_Store").write_text("hello")
+    assert main(["predict", taught, "new"]) == 0
+    said = capsys.readouterr().err
+    assert "left out: new/cat/notes.txt (not an image, by its name)" in said and "left out: new/.DS_Store (hidden)" in said
+    assert main(["evaluate", taught, "new"]) == 0
+    told = capsys.readouterr().out
+    assert "Left out: new/cat/notes.txt (not an image, by its name)" in told and "Left out: new/.DS_Store (hidden)" in told
+
+
 def test_missing_or_conflicting_arguments_are_errors_with_exit_code_2(taught, capsys):
     folder("photos", "cat")
     Path("flat").mkdir()

@@ -273,6 +273,17 @@ def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[
     return found, as_lines(left)
 
 
+def other_files(given: Sequence[str]) -> list[str]:
+    """Describe the files of folders that are not images, one line for each reason."""
+    from amgc.data.decode import list_files
+
+    left: dict[str, list[str]] = {}
+    for path in map(Path, given):
+        if path.is_dir():
+            leave_out(left, list_files(path).left_out)
+    return as_lines(left)
+
+
 def leave_out(left: dict[str, list[str]], more: Mapping[str, Sequence[Path]]) -> None:
     """Add files that are left out, by reason."""
     for reason, paths in more.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, shortened, show, show_table
+from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, other_files, shortened, show, show_table
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
@@ -66,6 +66,8 @@ def predict(
         write_table(readable())
     for error in errors:
         say(f"error: {error}")
+    for text in other_files(images):
+        say(f"left out: {text}")
     return FAILED if errors else 0
 
 
@@ -101,7 +103,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class."""
-    images, _ = images_by_class(folders)
+    images, others = images_by_class(folders)
 
     from amgc.cli.progress import bar, console
     from amgc.model import Model
@@ -116,6 +118,7 @@ def evaluate(
         print(text)
     else:
         write_summary(found)
+        show(*(f"Left out: {text}" for text in others))
     if out is not None:
         write_files(found, text, out)
         if not as_json:

@@ -27,6 +27,7 @@ from amgc.files import FileFormatError
 from amgc.model.choice import Look
 from amgc.model.folder import Folder
 from amgc.model.pictures import Frame, Picture, PictureError
+from amgc.model.state import ModelError
 from amgc.registry import is_file
 
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
@@ -144,7 +145,10 @@ def fit(extractor: Extractor, frame: Frame, first: Sequence[Picture], seed: int)
     chosen = torch.randperm(len(first), generator=drawing)[:FIT_IMAGES].sort().values.tolist()
     usable = [one for one in frame.each([first[row] for row in chosen]) if not isinstance(one, PictureError)]
     if not usable:
-        raise next(one for one in frame.each([first[row] for row in chosen[:1]]) if isinstance(one, PictureError))
+        (error,) = (one for one in frame.each([first[row] for row in chosen[:1]]) if isinstance(one, PictureError))
+        if len(chosen) == 1:
+            raise error
+        raise ModelError(f"none of the {len(chosen)} images can be used; the first: {error}") from error
     images = Images.of(np.stack(usable), [0] * len(usable))
     with ENCODING:
         extractor.fit(images, preprocess=lambda batch: normalised(extractor, batch), generator=drawing)
