@@ -288,6 +288,9 @@ def test_the_description_names_every_error(client):
 
 
 def test_large_and_small_pictures_of_many_kinds_are_learned(client):
-    kinds = [encoded(np.full((40, 60, 3), 200, np.uint8), kind) for kind in ("JPEG", "WEBP", "GIF", "BMP", "TIFF")]
+    names = ("JPEG", "WEBP", "GIF", "BMP", "TIFF")
+    kinds = [encoded(np.full((40, 60, 3), 20 * level, np.uint8), kind) for level, kind in enumerate(names)]
     lesson = client.post("/api/learn", files=parts(*kinds), data={"label": "grey"}).json()
     assert lesson["pictures"] == 5 and lesson["skipped"] == []
+    lesson = client.post("/api/learn", files=parts(kinds[0], kinds[1], kinds[1]), data={"label": "twice"}).json()
+    assert lesson["pictures"] == 2 and [one["reason"] for one in lesson["skipped"]] == ["the same picture was sent twice"]

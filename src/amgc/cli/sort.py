@@ -31,22 +31,29 @@ SKIP = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVA
 
 
 def sort(
-    model: Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model", help_behavior_hint="")] = "",
+    model: Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model", help_behavior_hint="(required)")] = "",
     folders: Annotated[Positional[tuple[str, ...]], several("FOLDER", "folders of photos, or photos")] = (),
-    into: Annotated[str | None, arg(metavar="DIR", help="folder for the piles; created if it does not exist")] = None,
-    copy: Annotated[bool, arg(help="copy the photos (the default)")] = False,
+    into: Annotated[
+        str | None,
+        arg(metavar="DIR", help="folder for the piles; created if it does not exist", help_behavior_hint="(required)"),
+    ] = None,
+    copy: Annotated[bool, arg(help="copy the photos, as without flags")] = False,
     move: Annotated[bool, arg(help="move the photos")] = False,
     link: Annotated[bool, arg(help="make symbolic links to the photos")] = False,
     reject: Annotated[
         float | None,
         arg(
             metavar="SHARE",
-            help="put photos into `unknown` if they are less typical than this share of known ones; 0: none (default: 0.01)",
+            help="put photos into `unknown` if they are less typical than this share of known ones; 0: none",
+            help_behavior_hint=f"(default: {REJECT})",
         ),
     ] = None,
     unsure: Annotated[float, arg(metavar="P", help="put photos into `unsure` if the class is less probable; 0: none")] = UNSURE,
     dry_run: Annotated[bool, arg(help="print what would happen, and change nothing")] = False,
-    undo: Annotated[str | None, arg(metavar="DIR", help="take back the last sorting into DIR")] = None,
+    undo: Annotated[
+        str | None,
+        arg(metavar="DIR", help="take back the last sorting into DIR; without other arguments", help_behavior_hint=""),
+    ] = None,
 ) -> int:
     """Sort photos into a folder for each class, as a model recognises them: amgc sort MODEL FOLDER --into DIR.
 
