@@ -21,7 +21,6 @@ def contents(model: Model) -> dict[str, bytes]:
 CHANGES = {
     "learn a new class": lambda model, other: model.learn(draw("owl", 10), "owl"),
     "learn a known class": lambda model, other: model.learn(draw("cat", 10, seed=5), "cat"),
-    "forget": lambda model, other: model.forget("dog"),
     "rename": lambda model, other: model.rename("dog", "wolf"),
     "join": lambda model, other: model.rename("dog", "cat", join=True),
     "merge": lambda model, other: model.merge(other),
@@ -45,6 +44,15 @@ def test_undo_restores_every_bit_of_the_state_before_a_change(make, tmp_path, ch
         model.undo()
     CHANGES[change](model, second)  # the way forward is open again
     assert model.info().can_undo
+
+
+def test_after_forgetting_no_earlier_state_is_left(make):
+    model = make("cat", "dog")
+    model.learn(draw("owl", 5), "owl")
+    model.forget("dog")
+    assert not model.info().can_undo and len(list(model.path.glob("classes-*"))) == 1
+    with pytest.raises(ModelError, match="none after `forget`"):
+        model.undo()
 
 
 def test_undoing_the_first_lesson_leaves_a_model_that_has_seen_nothing(make):

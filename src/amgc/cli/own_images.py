@@ -105,7 +105,6 @@ def forget(model: ModelFolder, label: Annotated[Positional[str], arg(metavar="CL
     text = f"Forgot {label!r}; the model has {plural(len(opened.classes), 'class')}."
     if opened.info().covariance == "shared":
         text += " Its contribution to the covariance shared by all classes cannot be separated and remains."
-    text += f" Its previous state is stored for `amgc undo {model}`, until the next change or `amgc undo {model} --clear`."
     show(text)
 
 

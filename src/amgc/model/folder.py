@@ -152,10 +152,10 @@ class Folder:
             raise files.FileFormatError(f"{str(path)!r} is damaged: its checksum does not match. Restore it from a backup.")
         return path
 
-    def change(self, manifest: Manifest, writers: Mapping[str, Callable[[Path], None]]) -> Manifest:
+    def change(self, manifest: Manifest, writers: Mapping[str, Callable[[Path], None]], undoable: bool) -> Manifest:
         """Write the files of some roles, then the manifest, which is returned. Call with the lock held."""
         generation, entries = manifest.generation + 1, dict(manifest.files)
-        before = replace(self.manifest(), previous=None).to_json() if self.exists else None
+        before = replace(self.manifest(), previous=None).to_json() if self.exists and undoable else None
         try:
             for role, write in writers.items():
                 path = self.path / f"{role}-{generation:06d}.safetensors"

@@ -173,9 +173,12 @@ class Model:
         return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated))
 
     def forget(self, label: str) -> Model:
-        """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains."""
+        """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains.
+
+        This cannot be undone: no earlier state stays in the folder.
+        """
         with self._writing, self._latest() as state:
-            self._state = changes.forget(state, normal(label)).write(self._folder)
+            self._state = changes.forget(state, normal(label)).write(self._folder, undoable=False)
         return self
 
     def rename(self, label: str, new: str, *, join: bool = False) -> Model:
@@ -186,13 +189,15 @@ class Model:
         return self
 
     def undo(self) -> Model:
-        """Take back the last change (learn, forget, rename, join or merge): the state before it is restored to the bit.
+        """Take back the last change (learn, rename, join or merge): the state before it is restored to the bit.
 
         The folder stores one earlier state, so two changes in a row cannot be taken back.
         """
         with self._writing, self._latest() as state:
             if state.manifest.previous is None:
-                raise ModelError("there is no change to undo; the model stores only the state before the last change.")
+                raise ModelError(
+                    "there is no change to undo: the model stores only the state before the last change, and none after `forget`."
+                )
             self._folder.undo()
             self.refresh()
         return self

@@ -131,8 +131,11 @@ class State:
 
         return folder.read(read)
 
-    def write(self, folder: Folder) -> State:
-        """Replace the folder's contents in one step and return the state with its new manifest. Call with the lock held."""
+    def write(self, folder: Folder, undoable: bool = True) -> State:
+        """Replace the folder's contents in one step and return the state with its new manifest. Call with the lock held.
+
+        undoable : whether to store the state before the change, for `undo`.
+        """
         manifest, writers = self.manifest, {}
         features, kept = dict(manifest.features), dict(manifest.files)
         if (extractor := self.extractor) is not None:
@@ -144,7 +147,7 @@ class State:
         else:
             writers["classes"] = lambda path: _write_classes(path, self)
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
-        return replace(self, manifest=folder.change(changed, writers))
+        return replace(self, manifest=folder.change(changed, writers, undoable))
 
 
 def _write_classes(path: Path, state: State) -> None:
