@@ -196,7 +196,7 @@ class Model:
         with self._writing, self._latest() as state:
             if state.manifest.previous is None:
                 raise ModelError(
-                    "there is no change to undo: the model stores only the state before the last change, and none after `forget`."
+                    "there is no change to undo: a model stores only the state before the last change, and none after `forget`."
                 )
             self._folder.undo()
             self.refresh()
