@@ -101,15 +101,18 @@ def test_products_of_means_and_covariances_of_scores_are_those_of_the_samples(mo
         by_class = [np.diag((residuals[labels == k] ** 2).mean(0)) for k in order]
         dependence = ClassStatistics(8, form, dtype=torch.float64).update(features, labels).dependence()
         expected = dependence * np.array([centred @ inverse @ own @ inverse @ centred.T for own in by_class])
-    elif form == "shared":  # all classes together
-        expected = np.array([z.T @ z / 21] * 3)
+    elif form == "shared":  # all classes together, in proportion to the traces of their own covariances
+        traces = np.array([(residuals[labels == k] ** 2).sum() / 6 for k in order]) / (np.trace(scatter) / 18)
+        expected = traces[:, None, None] * (z.T @ z / 21)
     else:
         expected = np.array([z[labels == k].T @ z[labels == k] / 7 for k in order])
     assert found.chosen == [0, 1, 2]
     assert_close(found.spread, expected, 1e-9)
     if form == "shared":
-        assert_close(found.leverage, np.full(3, (h * 7 / 6 / 18).mean()), 1e-9)
-        assert_close(found.length, np.full(3, (h * 7 / 6).mean()), 1e-9)
+        mean_leverage = (h * 7 / 6 / 18).mean()
+        odds = traces * mean_leverage / (1 - mean_leverage)
+        assert_close(found.leverage, odds / (1 + odds), 1e-9)
+        assert_close(found.length, 18 * odds / (1 + odds), 1e-9)
     if form == "diagonal":
         assert_close(found.length, [(h * 7 / 6)[labels == k].mean() for k in order], 1e-9)
 
@@ -133,12 +136,17 @@ def test_the_leverage_of_a_wider_class_is_larger_and_below_one(monkeypatch, form
 def test_few_samples_take_most_of_their_covariance_from_the_pooled_one():
     features, labels = world((7, 7, 7))
     ridge = torch.ones(8, dtype=torch.float64)
-    found, pooled = of("full", features, labels, ridge), of("shared", features, labels, ridge)
+    found = of("full", features, labels, ridge)
     share = 6 / (6 + within_module.PRIOR)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(within_module, "PRIOR", 0.0)
         own = of("full", features, labels, ridge)
+        patch.setattr(within_module, "PRIOR", 1e12)
+        pooled = of("full", features, labels, ridge)
     assert_close(found.spread, (share * own.spread + (1 - share) * pooled.spread).numpy(), 1e-9)
+    mean, scatter = moments(features, labels)
+    weight = np.linalg.solve(scatter / 18 + np.eye(8), (mean - mean.mean(0))[found.order.tolist()].T)
+    assert_close(pooled.spread[0], weight.T @ scatter @ weight / 18 * 6 / 7, 1e-9)
 
 
 @pytest.mark.parametrize("counts", [(5, 8), (5, 8, 3, 4)])

@@ -259,7 +259,7 @@ def test_a_new_data_set_is_one_decorated_function(monkeypatch: pytest.MonkeyPatc
         images = Images.of(numbered(options.count), range(options.count))
         return Dataset(images, images, tuple(map(str, range(options.count))), "nothing")
 
-    assert {name: entry.summary for name, entry in data_sets().items()} == {"nothing": "Black squares."}
+    assert {name: entry.summary for name, entry in data_sets().items()} == {"nothing": "Return a data set of black squares."}
     assert len(load("nothing", count=3).train) == 3
     with pytest.raises(ValueError, match="count must be int, not 'many'"):
         load("nothing", count="many")

@@ -353,14 +353,14 @@ class ClassStatistics:
         """
         gone = self.index(label)
         if self.form == "shared":
-            left = self._freedom - int(self.count[gone]) + 1
-            self._scatter.upper.mul_(left / max(self._freedom, 1))
-            self._freedom = left
             warnings.warn(
                 f"the shared covariance still contains class {label!r}'s part of it; "
                 "use covariance='full' where a class must be forgotten without a trace.",
                 stacklevel=2,
             )
+            left = self._freedom - int(self.count[gone]) + 1
+            self._scatter.upper.mul_(left / max(self._freedom, 1))
+            self._freedom = left
         self._delete(gone)
         return self
 
