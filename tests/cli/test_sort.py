@@ -231,14 +231,17 @@ def test_a_class_is_renamed_joined_and_both_are_undone(taught, capsys):
     assert list(Model.open(taught).classes) == ["cat", "wolf"]
 
 
-def test_a_forgotten_class_can_be_brought_back_until_the_stored_state_is_deleted(taught, capsys):
-    assert main(["forget", taught, "dog"]) == 0
-    assert "until the next change or `amgc undo model --clear`" in capsys.readouterr().out
+def test_the_state_before_a_change_is_stored_until_it_is_cleared_and_forgetting_is_final(taught, capsys):
+    assert main(["rename", taught, "dog", "wolf"]) == 0
+    capsys.readouterr()
     assert main(["info", taught, "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     assert info["can_undo"] and len([name for name in info["bytes"] if name.startswith("classes")]) == 2
     assert main(["undo", taught, "--clear"]) == 0
     assert main(["undo", taught]) == 2
+    assert len(list(Path(taught).glob("classes-*"))) == 1
+    assert main(["forget", taught, "wolf"]) == 0
+    assert main(["undo", taught]) == 2 and "none after `forget`" in capsys.readouterr().err
     assert len(list(Path(taught).glob("classes-*"))) == 1
 
 

@@ -338,10 +338,14 @@ class ClassStatistics:
         result = ClassStatistics(directions.shape[1], "shared", dtype=torch.float64, device=self.device)
         result.classes, result._index = list(self.classes), dict(self._index)
         result._used = {"count": self.count.clone(), "mean": self.mean @ directions.to(self.mean)}
-        result._used["size"] = self.sizes() if self.form == "shared" else self.covariances.variances().double().sum(1)
         columns = directions.to(self.device, self.dtype)
         within = self.shared().times(columns) if self.form == "shared" else self.pooled() @ columns
-        result._scatter.upper.copy_((columns.T @ within).double().triu() * self.freedom)
+        pooled = (columns.T @ within).double()
+        result._scatter.upper.copy_(pooled.triu() * self.freedom)
+        # The classes' own traces are known in all dimensions only; the directions keep their ratios on average.
+        sizes = self.sizes() if self.form == "shared" else self.covariances.variances().double().sum(1)
+        average = (sizes * (self.count - 1).to(sizes)).sum() / max(self.freedom, 1)
+        result._used["size"] = sizes * pooled.trace() / average.clamp_min(1e-300)
         result._freedom = self.freedom
         return result
 
