@@ -10,6 +10,7 @@ are known. Draws of z with this covariance stand for the samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -103,6 +104,11 @@ class Within:
         spread, size = _spreads(statistics, weight, order, chosen, count, level)
         odds = size / max(1 / min(max(trace / freedom, 1e-12), MOST) - 1, 1e-12)  # of the leverage, which stays below 1
         return cls(order, mean, count, keep.cpu()[order], freedom, inner, odds / (1 + odds), chosen, spread)
+
+    @cached_property
+    def drawn(self) -> list[tuple[int, LeftOut]]:
+        """The draws of seed 0."""
+        return self.draws()
 
     def draws(self, seed: int = 0) -> list[tuple[int, LeftOut]]:
         """Return, for each chosen class, what leaving out each of its samples would give, for draws in their place."""
