@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from serving import server
 
+from amgc.features.lite import is_installed
 from amgc.model import Model
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
@@ -31,8 +33,20 @@ def keep(tab, tmp_path: Path, name: str, widths: tuple[int, ...] = (1400, 400)) 
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    """Return a small model without classes, which learns quickly."""
-    return Model.create(tmp_path / "model", filters=32).path
+    """Return a model without classes: of the network for photographs, or else a small one."""
+    path = tmp_path / "model"
+    return (Model.create(path, "lite0") if is_installed("lite0") else Model.create(path, filters=32)).path
+
+
+def test_the_page_says_when_there_are_too_few_pictures_to_tell_what_is_typical(tab, drawn, model, tmp_path):
+    Model.open(model).learn_all({kind: drawn[kind][:2] for kind in ("meadow", "night")})
+    with server(model, home=tmp_path) as served:
+        tab.visit(served.address)
+        tab.until("document.querySelectorAll('#classes li').length === 2")
+        assert "It has learned too few pictures to tell whether this is something else." in tab.ask(drawn["desert"][0])
+        Model.open(model).learn(drawn["night"][2:6], "night")
+        tab.until("document.getElementById('known-sum').innerText.includes('8 pictures')")
+        assert "less typical" in tab.ask(drawn["desert"][0])
 
 
 def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path):
@@ -55,10 +69,11 @@ def test_a_person_teaches_asks_and_makes_it_forget(tab, drawn, model, tmp_path):
             *("sunset", "meadow", "night sky")
         ]
 
-        assert tab.ask(drawn["meadow"][13]).startswith("meadow")
+        told = tab.ask(drawn["meadow"][13])
+        assert told.startswith("meadow") and re.search(r"More typical than about \d+ % of pictures of what it knows\.", told)
         assert tab.evaluate("document.querySelectorAll('#answers > li:first-child .bars li').length") == 3
         told = tab.ask(drawn["desert"][13])
-        assert told.startswith("None of these") and "fewer than 1 in 100" in told
+        assert told.startswith("Unlike anything it has learned") and "of pictures of what it knows are less typical." in told
         assert tab.ask(drawn["sunset"][13]).startswith("sunset")
         tab.files("teach", drawn["desert"][:5])
         tab.click("#teach-name")

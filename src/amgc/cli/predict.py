@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
 
 WORST = 20  # classes and confusions to show
+FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
+TOO_FEW = f"fit {DASH}: cannot be told; the model has learned too few images, or has no class statistics"
 
 
 def predict(
@@ -28,12 +30,16 @@ def predict(
     top: Annotated[int, arg(help="number of classes to show for each image")] = 1,
     reject: Annotated[
         float | None,
-        arg(metavar="SHARE", help="answer `unknown` if less than this share of the class's own images fit worse, such as 0.01"),
+        arg(
+            metavar="SHARE",
+            help="answer `unknown` if the fit is below this share, such as 0.05: about as many images of known "
+            "classes are rejected as well",
+        ),
     ] = None,
     as_json: Annotated[bool, arg(name="json", help="print one JSON object per line")] = False,
     as_csv: Annotated[bool, arg(name="csv", help="print comma-separated values")] = False,
 ) -> int:
-    """Predict the most likely classes of images, with their probabilities and how well each image fits its class."""
+    """Predict the most likely classes of images, with their probabilities and their fit: how typical each image is."""
     if not images:
         raise UsageError("specify at least one image: amgc predict MODEL IMAGE")
     if as_json and as_csv:
@@ -74,14 +80,17 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
 
 def write_table(predictions: Iterator[Prediction]) -> None:
     """Print a line for each image and class."""
-    rows = []
+    rows, fits = [], []
     for one in predictions:
+        fits.append(one.fit)
         fit = DASH if one.fit is None else f"{one.fit:.3f}"
         for place, (label, share) in enumerate(zip(one.labels, one.probabilities, strict=True)):
             first = place == 0
             shown = f"{one.answer} (nearest: {label})" if first and one.rejected else label
             rows.append([one.source if first else "", shown, percent(share), fit if first else ""])
-    show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
+    if rows:
+        show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
+        show(TOO_FEW if None in fits else FIT)
 
 
 def evaluate(

@@ -33,13 +33,18 @@ FEW = 3  # degrees of freedom below which every sample counts as typical
 WIDE, NARROW = 2048, 512  # more features than this are projected to so many random directions
 
 
+def can_tell(statistics: ClassStatistics) -> bool:
+    """Return whether there are enough samples, of at least two classes and with covariances, to tell what is typical."""
+    return statistics.form != "diagonal" and statistics.freedom >= FEW and len(statistics) > 1
+
+
 class Typicality:
     """Compares distances and directions of samples with those of the known classes."""
 
     def __init__(self, statistics: ClassStatistics) -> None:
         if statistics.form == "diagonal":
             raise ValueError("typicality needs covariances; covariance='diagonal' stores variances only.")
-        self.enough = statistics.freedom >= FEW and len(statistics) > 1
+        self.enough = can_tell(statistics)
         if not self.enough:
             return
         self.directions = random_directions(statistics.dim) if statistics.dim > WIDE else None

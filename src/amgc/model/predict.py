@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amgc.core.typicality import can_tell
 from amgc.model.changes import Progress
 from amgc.model.extractors import encode_batches
 from amgc.model.pictures import Picture, PictureError
@@ -24,7 +25,8 @@ class Prediction:
 
     labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
     fit : how typical the image is of the first class: about the share of images of known classes that are less typical of
-        theirs. Near 0 for an image of no known class. 1 if there are too few images to tell, None without class statistics.
+        theirs. Near 0 for an image of no known class. None if that cannot be told: there are too few images, or the model
+        has no class statistics.
     rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
     source : path or number of the image.
     """
@@ -71,7 +73,7 @@ def _predict(state: State, images: Sequence[Picture], top: int, reject: float | 
             shares = state.classifier.predict_proba(features.numpy())
             order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
             fits: list[float | None] = [None] * len(rows)
-            if not isinstance(state.classifier, FixedHead):
+            if not isinstance(state.classifier, FixedHead) and can_tell(state.classifier.statistics_):
                 fits = state.classifier.typicality(features.numpy()).tolist()
             for at, (row, fit) in enumerate(zip(rows, fits, strict=True)):
                 labels = tuple(names[place] for place in order[at])
@@ -86,7 +88,7 @@ class Evaluation:
     """The result of `Model.evaluate`.
 
     classes : classes of the model, in the order of rows (true) and columns (predicted) of `confusion` (K, K).
-    confidence (n,), correct (n,), fit (n,) : of each image of a known class. The fit is NaN if the model has no statistics.
+    confidence (n,), correct (n,), fit (n,) : of each image of a known class. The fit is NaN where it cannot be told.
     unseen, unseen_fit (m,) : number of images by class, and fits, of classes that the model does not know.
     reject : the fit below which images are rejected, or None.
     skipped : unreadable images, each with the reason.

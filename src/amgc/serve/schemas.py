@@ -32,7 +32,7 @@ class PredictOptions(Exact):
 
     top: int = Field(5, ge=1, le=1000, description="number of classes to return for each image")
     reject: float | None = Field(
-        None, ge=0, le=1, description="answer `unknown` if the fit is below this threshold; 0.01 is a good choice"
+        None, ge=0, le=1, description="answer `unknown` if the fit is below this threshold, such as 0.05"
     )
 
 
@@ -48,7 +48,10 @@ class Prediction(Exact):
     answer: str = Field(description="the most likely class, or `unknown` if the image is rejected")
     rejected: bool = Field(description="whether the fit is below `reject`")
     fit: float | None = Field(
-        ge=0, le=1, description="share of that class's own images that are farther from it; null if not known"
+        ge=0,
+        le=1,
+        description="about the share of images of known classes that are less typical; near 0 for an image of no known "
+        "class; null if there are too few images to tell, or no class statistics",
     )
     classes: list[ClassProbability] = Field(description="the most likely classes, the most likely one first")
 

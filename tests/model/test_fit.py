@@ -1,0 +1,35 @@
+"""The fit of a prediction: how typical an image is, and when that cannot be told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from model.drawing import draw
+
+from amgc.model import Model
+from amgc.model.extractors import encode_batches
+from amgc.model.pictures import pictures
+
+
+def test_the_fit_is_none_until_there_are_enough_images_of_two_classes(make):
+    model = make("cat")
+    assert model.predict(draw("dog", 1))[0].fit is None, "one class has nothing to be compared with"
+    few = make("cat", "dog", name="few", count=2)
+    prediction = few.predict(draw("owl", 1), reject=0.9)[0]
+    assert prediction.fit is None and not prediction.rejected and prediction.to_json()["fit"] is None
+    few.learn(draw("dog", 1, seed=1), "dog")  # three images beyond one a class are enough
+    assert few.predict(draw("owl", 1))[0].fit is not None
+
+
+def test_the_fit_is_the_typicality_of_the_classifier(make):
+    model, shown = make("cat", "dog"), draw("cat", 5, seed=4)
+    fits, state = [one.fit for one in model.predict(shown)], model._state
+    ((_, features, _),) = encode_batches(state.extractor, state.frame, pictures(shown))
+    assert fits == pytest.approx(state.classifier.typicality(features.numpy()).tolist())
+
+
+def test_an_evaluation_counts_no_rejects_where_the_fit_cannot_be_told(tmp_path):
+    model = Model.create(tmp_path / "model", filters=16)
+    model.learn_all({"cat": draw("cat", 1), "dog": draw("dog", 1)})
+    found = model.evaluate(draw("cat", 4, seed=2), ["cat"] * 4, reject=0.5)
+    assert np.isnan(found.fit).all() and found.rejected()[0] == 0.0
