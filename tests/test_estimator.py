@@ -320,6 +320,33 @@ def test_forgetting_from_a_shared_covariance_warns_that_its_part_stays() -> None
     assert classifier.score(*part(TEST, TEST_LABELS, set(range(10)) - {3})) > 0.93
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_classifier_of_two_joined_classes_equals_one_that_learned_them_as_one(form: str) -> None:
+    classifier = AMGCClassifier(covariance=form, rank=64, dtype="float64").fit(TRAIN, TRAIN_LABELS)
+    assert classifier.rename(7, 1, join=True) is classifier
+    one = AMGCClassifier(covariance=form, rank=64, dtype="float64").fit(TRAIN, np.where(TRAIN_LABELS == 7, 1, TRAIN_LABELS))
+    assert_same_classifier(classifier, one, TOLERANCE["float64"])
+
+
+def test_renaming_a_class_changes_nothing_but_its_name() -> None:
+    names = np.array(list("abcdefghij"))[TRAIN_LABELS]
+    classifier = AMGCClassifier().fit(TRAIN, names)
+    before, weights, fit = classifier.predict_proba(TEST), classifier.coef_, classifier.typicality(TEST)
+    classifier.rename("b", "z")
+    order = [0, 9, 1, 2, 3, 4, 5, 6, 7, 8]  # of the old columns among the new ones, which are sorted
+    assert classifier.classes_.tolist() == list("acdefghijz")
+    assert np.array_equal(classifier.coef_[order], weights)
+    assert np.allclose(classifier.predict_proba(TEST)[:, order], before, rtol=1e-9, atol=1e-15)
+    assert np.allclose(classifier.typicality(TEST), fit, rtol=1e-9)
+    with pytest.raises(ValueError, match="join=True makes one class of 'a' and 'z'"):
+        classifier.rename("a", "z")
+    with pytest.raises(KeyError, match="'b' is not known"):
+        classifier.rename("b", "y")
+    with pytest.raises(TypeError, match="do not go with known ones"):
+        classifier.rename("a", 3)
+    assert np.array_equal(classifier.coef_[order], weights)
+
+
 def test_a_class_forgotten_and_learned_again_is_as_before(whole: AMGCClassifier) -> None:
     classifier = AMGCClassifier(dtype="float64").fit(TRAIN, TRAIN_LABELS)
     classifier.forget(4).partial_fit(*part(TRAIN, TRAIN_LABELS, [4]))

@@ -190,6 +190,30 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator):
         self._changed()
         return self
 
+    def rename(self, label: Label, new: Label, *, join: bool = False) -> AMGCClassifier:
+        """Give a class another label. If another class has it, `join` makes one class of both, as if learned as one."""
+        check_is_fitted(self)
+        label, new = plain(label), plain(new)
+        self.statistics_.index(label)  # raises an error if it is not known
+        if label == new:
+            return self
+        self._check_kind(np.array([new]))
+        if new not in self.statistics_:
+            self.statistics_.rename(label, new)
+            self._latest = {new if name == label else name: call for name, call in self._latest.items()}
+            solved = self._solution
+            self._changed()
+            if solved is not None:  # nothing has changed but the order of classes
+                self._keep(solved.solution)
+            return self
+        if not join:
+            raise ValueError(f"there is a class {new!r} already; join=True makes one class of {label!r} and {new!r}.")
+        self._check_parameters()
+        self.statistics_.join(label, new)
+        self._latest[new] = max(self._latest.pop(label), self._latest[new])
+        self._changed()
+        return self
+
     def merge(self, other: AMGCClassifier) -> AMGCClassifier:
         """Add what another classifier has learned, as if this one had been given its data."""
         check_is_fitted(self)

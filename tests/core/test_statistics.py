@@ -248,6 +248,44 @@ def test_float64_statistics_merge_into_float32_ones():
     _assert_is(merged, features, labels, relative=1e-5)
 
 
+# ---- joining and renaming ------------------------------------------------------------------------------------------------
+
+
+@few
+@given(form=st.sampled_from(FORMS), seed=st.integers(0, 10_000), pair=st.permutations(range(4)))
+def test_two_joined_classes_are_as_if_seen_under_one_label(form, seed, pair):
+    features, labels = _data(seed, classes=4)
+    gone, kept, *_ = pair
+    joined = _fed(form, features, labels).join(gone, kept)
+    assert gone not in joined and joined.freedom == len(features) - 3
+    _assert_equal_up_to_order(joined, _fed(form, features, np.where(labels == gone, kept, labels)))
+
+
+def test_a_class_is_not_joined_with_itself_or_an_unknown_one():
+    statistics = _fed("shared", *_data())
+    before = _state(statistics)
+    with pytest.raises(ValueError, match="with itself"):
+        statistics.join(1, 1)
+    for pair in ((1, 7), (7, 1)):
+        with pytest.raises(KeyError, match="class 7 is not known"):
+            statistics.join(*pair)
+    _assert_same_bits(before, _state(statistics))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_renamed_class_keeps_its_row_and_every_number(form):
+    features, labels = _data()
+    names = np.array(["cat", "dog", "cow"])[labels]
+    statistics = _fed(form, features, names)
+    _assert_same_bits(
+        _state(statistics.rename("dog", "wolf")), _state(_fed(form, features, np.where(names == "dog", "wolf", names)))
+    )
+    with pytest.raises(ValueError, match="class 'cow' already"):
+        statistics.rename("wolf", "cow")
+    with pytest.raises(KeyError, match="'dog' is not known"):
+        statistics.rename("dog", "fox")
+
+
 # ---- removing -----------------------------------------------------------------------------------------------------------
 
 

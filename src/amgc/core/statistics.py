@@ -237,24 +237,44 @@ class ClassStatistics:
         spreads = [{name: other._rows(name)[k].to(**where) for name in names} for k in range(len(other))]
         if self.form == "lowrank" and other.rank != self.rank:
             spreads = [one | {"factor": self._spread.leading(one["factor"], one["diagonal"])} for one in spreads]
-        steps, known = self._steps(other) if self.form == "shared" else (torch.empty(0), 0)
-        self._absorb(other.classes, other.count, other.mean.to(self.device), spreads)
+        self._merge_groups(other.classes, other.count, other.mean.to(self.device), spreads)
         if self.form == "shared":
-            self._scatter.add(steps)
-            self._freedom += known
             self._scatter.upper.add_(other._scatter.upper.to(**where))
             self._freedom += other._freedom
         return self
 
-    def _steps(self, other: ClassStatistics) -> tuple[Tensor, int]:
-        """Return rows whose squares the shared sum gains by merging the means of common classes, and the number of them."""
-        both = [(self._index[name], k) for k, name in enumerate(other.classes) if name in self._index]
+    def join(self, label: Label, into: Label) -> ClassStatistics:
+        """Make one class of two, as if the samples of `label` had been given with the label `into`."""
+        gone = self.index(label)
+        if gone == self.index(into):
+            raise ValueError(f"class {label!r} cannot be joined with itself.")
+        spread = {name: self._rows(name)[gone] for name in self._spread.shapes()}
+        self._merge_groups([plain(into)], self.count[[gone]], self.mean[[gone]], [spread])
+        self._delete(gone)
+        return self
+
+    def rename(self, label: Label, new: Label) -> ClassStatistics:
+        """Give a class another label, which no other class may have."""
+        row, new = self.index(label), plain(new)
+        if self._index.get(new, row) != row:
+            raise ValueError(f"there is a class {new!r} already; `join` makes one class of two.")
+        self.classes[row] = new
+        self._index = {name: i for i, name in enumerate(self.classes)}
+        return self
+
+    def _merge_groups(self, names: Sequence[Label], count: Tensor, mean: Tensor, spreads: Sequence[dict[str, Tensor]]) -> None:
+        """Merge groups, one per name. A shared sum gains the squares about the common mean of groups of known classes."""
+        if self.form != "shared":
+            return self._absorb(names, count, mean, spreads)
+        both = [(self._index[name], k) for k, name in enumerate(names) if name in self._index]
         mine, theirs = [row for row, _ in both], [k for _, k in both]
-        olds, fresh = self.count[mine].double(), other.count[theirs].double()
+        olds, fresh = self.count[mine].double(), count[theirs].double()
         reach = (olds * fresh / (olds + fresh)).sqrt().to(self.device)
-        steps = ((other.mean[theirs].to(self.device) - self.mean[mine]) * reach[:, None]).to(self.dtype)
+        steps = ((mean[theirs] - self.mean[mine]) * reach[:, None]).to(self.dtype)
         self._check_size([steps.square().sum(0)])
-        return steps, len(both)
+        self._absorb(names, count, mean, spreads)
+        self._scatter.add(steps)
+        self._freedom += len(both)
 
     def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spreads: Sequence[dict[str, Tensor]]) -> None:
         """Merge groups, one per name, into the classes. Everything that can fail comes before the first change."""
@@ -317,11 +337,15 @@ class ClassStatistics:
                 "use covariance='full' where a class must be forgotten without a trace.",
                 stacklevel=2,
             )
+        self._delete(gone)
+        return self
+
+    def _delete(self, gone: int) -> None:
+        """Delete the row of a class."""
         keep = [i for i in range(len(self)) if i != gone]
         self._used = {name: rows[: len(self)][keep] for name, rows in self._used.items()}
         self.classes = [self.classes[i] for i in keep]
         self._index = {name: i for i, name in enumerate(self.classes)}
-        return self
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

@@ -16,12 +16,13 @@ MOST_FILES = 8  # a model has three at most
 
 
 def pack(folder: Folder) -> bytes:
-    """Return the folder as a zip file. Of paths in the manifest, which name places of this machine, only the last part stays."""
+    """Return the folder as a zip file, without the state before the last change. Paths in the manifest are reduced to names."""
 
     def read(manifest: Manifest) -> bytes:
         written = io.BytesIO()
         with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # weights do not get smaller
-            shared = replace(manifest, made=_without_places(manifest.made), features=_without_places(manifest.features))
+            made, features = _without_places(manifest.made), _without_places(manifest.features)
+            shared = replace(manifest, made=made, features=features, previous=None)
             archive.writestr(MANIFEST, json.dumps(shared.to_json(), ensure_ascii=False, indent=1))
             for entry in manifest.files.values():
                 archive.writestr(entry.name, folder.checked(entry).read_bytes())

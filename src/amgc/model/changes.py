@@ -1,4 +1,4 @@
-"""Changes of a model: learn, merge and forget classes. Each takes a state and returns a new one."""
+"""Changes of a model: learn, merge, rename, join and forget classes. Each takes a state and returns a new one."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Learned:
     again : the classes among them that were known before.
     skipped : unreadable images, each with the reason.
     animated : animated images, of which the first frame was used.
+    repeated : images with the same pixels as another one of the same class in this call; they count once.
     """
 
     added: dict[str, int]
@@ -35,6 +36,7 @@ class Learned:
     skipped: tuple[tuple[str, str], ...] = ()
     animated: tuple[str, ...] = ()
     seconds: float = 0.0
+    repeated: tuple[str, ...] = ()
 
     @property
     def images(self) -> int:
@@ -48,6 +50,7 @@ class Lesson:
     classifier: AMGCClassifier
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
 
     @property
     def added(self) -> dict[str, int]:
@@ -67,13 +70,22 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     labels = [label for label, own in images.items() for _ in own]
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(AMGCClassifier(**parameters)), 0
+    seen: set[tuple[str, bytes]] = set()  # classes and digests of images; gone when the call ends
     for rows, features, errors in encode_batches(state.extractor, state.frame, given):
         if errors and on_corrupt == "error":
             raise errors[0][1]
         lesson.skipped += [error for _, error in errors]
         lesson.animated += [given[row].name for row in rows if given[row].animated]
-        if rows:
-            lesson.classifier.partial_fit(features.numpy(), np.array([labels[row] for row in rows]))
+        fresh = []
+        for place, row in enumerate(rows):
+            key = labels[row], given[row].digest
+            if key in seen:
+                lesson.repeated.append(given[row].name)
+            else:
+                fresh.append(place)
+                seen.add(key)
+        if fresh:
+            lesson.classifier.partial_fit(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
         done += len(rows) + len(errors)
         if progress is not None:
             progress(done, len(given))
@@ -121,11 +133,32 @@ def _same_images(one: AMGCClassifier, other: AMGCClassifier) -> list[str]:
     return [str(label) for label in same]
 
 
-def forget(state: State, label: str) -> State:
-    """Remove a class."""
+def rename(state: State, label: str, new: str, join: bool) -> State:
+    """Give a class another name, or make one class of two."""
+    _check_known(state, label)
+    if label == new:
+        raise ModelError(f"the class is called {label!r} already.")
+    exists = new in state.manifest.classes
+    if exists and not join:
+        raise ModelError(f"the model has a class {new!r} already. To make one class of both, join them: join=True, or --join.")
+    if isinstance(state.classifier, FixedHead):
+        if exists:
+            raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
+        return replace(state, classifier=state.classifier.renamed(label, new))
+    assert state.classifier is not None
+    return _solved(state, copy.deepcopy(state.classifier).rename(label, new, join=join))
+
+
+def _check_known(state: State, label: str) -> None:
     counts = state.manifest.classes
     if label not in counts:
         raise ModelError(f"the model has no class {label!r}; its classes are {listing(list(counts))}.")
+
+
+def forget(state: State, label: str) -> State:
+    """Remove a class."""
+    _check_known(state, label)
+    counts = state.manifest.classes
     if state.classifier is None or len(counts) == 1:
         return replace(state, classifier=None)
     if isinstance(state.classifier, FixedHead):

@@ -1,7 +1,8 @@
 """The folder of a model: a manifest that names the current files, and these files.
 
-A change writes new files under new names, replaces the manifest atomically, then removes the old files. A reader therefore sees
-the model before or after a change, even if the writer is killed.
+A change writes new files under new names, replaces the manifest atomically, then removes files that it no longer names. A
+reader therefore sees the model before or after a change, even if the writer is killed. The manifest also names the files of the
+state before the last change, so that replacing the manifest undoes the change.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Manifest:
     classes : number of images of each class, in the order in which classes were learned.
     files : by role, "extractor" and "classes".
     generation : number of changes.
+    previous : the manifest before the last change, as JSON and without its own `previous`; None if nothing can be undone.
     """
 
     made: dict[str, Any]
@@ -63,9 +65,16 @@ class Manifest:
     created: str = ""
     changed: str = ""
     amgc: str = amgc.__version__
+    previous: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": KIND, "version": VERSION, **asdict(self)}
+
+    @property
+    def file_names(self) -> set[str]:
+        """The files of this state and of the previous one."""
+        before = (self.previous or {}).get("files", {}).values()
+        return {entry.name for entry in self.files.values()} | {entry["name"] for entry in before}
 
     @classmethod
     def from_json(cls, path: Path, content: Any) -> Manifest:
@@ -76,8 +85,13 @@ class Manifest:
                 raise files.FileFormatError(
                     f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}."
                 )
+            content = {"previous": None} | content  # models of earlier versions have none
             values = {name: content[name] for name in cls.__dataclass_fields__}
             values["files"] = {role: Entry(**entry) for role, entry in values["files"].items()}
+            if values["previous"] is not None:
+                if values["previous"].get("previous") is not None:
+                    raise ValueError("more than one previous state")
+                cls.from_json(path, values["previous"])  # raises an error now, not when it is needed
             return cls(**values)
         except files.FileFormatError:
             raise
@@ -140,24 +154,41 @@ class Folder:
 
     def change(self, manifest: Manifest, writers: Mapping[str, Callable[[Path], None]]) -> Manifest:
         """Write the files of some roles, then the manifest, which is returned. Call with the lock held."""
-        generation, now = manifest.generation + 1, datetime.now(timezone.utc).isoformat(timespec="seconds")
-        entries = dict(manifest.files)
+        generation, entries = manifest.generation + 1, dict(manifest.files)
+        before = replace(self.manifest(), previous=None).to_json() if self.exists else None
         try:
             for role, write in writers.items():
                 path = self.path / f"{role}-{generation:06d}.safetensors"
                 write(path)
                 entries[role] = Entry(path.name, digest(path), path.stat().st_size)
-            written = replace(
-                manifest,
-                files=entries,
-                generation=generation,
-                created=manifest.created or now,
-                changed=now,
-                amgc=amgc.__version__,
-            )
-            files.write_json(self.path / MANIFEST, written.to_json())
+            return self._replace(replace(manifest, files=entries, generation=generation, previous=before))
         finally:  # after an error, the old manifest is still the valid one
             self.tidy()
+
+    def undo(self) -> None:
+        """Restore the state before the last change. Call with the lock held.
+
+        The number of changes still grows, so that readers notice, and no name of a file is used twice.
+        """
+        now = self.manifest()
+        if now.previous is None:
+            raise ValueError("there is no change to undo")
+        before = Manifest.from_json(self.path / MANIFEST, now.previous)
+        for entry in before.files.values():
+            self.checked(entry)  # raises an error if a file is damaged
+        self._replace(replace(before, generation=now.generation + 1))
+        self.tidy()
+
+    def drop_previous(self) -> None:
+        """Delete the state before the last change, which then cannot be undone. Call with the lock held."""
+        self._replace(replace(self.manifest(), previous=None))
+        self.tidy()
+
+    def _replace(self, manifest: Manifest) -> Manifest:
+        """Write the manifest, with the current time, and return it."""
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        written = replace(manifest, created=manifest.created or now, changed=now, amgc=amgc.__version__)
+        files.write_json(self.path / MANIFEST, written.to_json())
         return written
 
     def remove(self) -> None:
@@ -171,7 +202,7 @@ class Folder:
     def tidy(self) -> None:
         """Delete files that the manifest does not name: those of earlier states and of interrupted changes."""
         with suppress(OSError, files.FileFormatError):  # the next change tries again
-            named = {entry.name for entry in self.manifest().files.values()} if self.exists else set()
+            named = self.manifest().file_names if self.exists else set()
             for path in self.path.iterdir():
                 if OURS.fullmatch(path.name) and path.name not in named:
                     path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from amgc.estimator import AMGCClassifier
-from amgc.model.folder import MANIFEST
+from amgc.model.folder import MANIFEST, Manifest
 from amgc.model.state import FixedHead, State
 
 FEW = 2  # with at most this many images, the features of each image follow from the class's mean and covariance
@@ -29,6 +29,7 @@ class Info:
     bytes : size of each file.
     kept, not_kept : what is stored and what is never stored, in words.
     changeable : whether the model can learn.
+    can_undo : whether the state before the last change is stored.
     """
 
     path: str
@@ -46,6 +47,7 @@ class Info:
     generation: int
     amgc: str
     changeable: bool = True
+    can_undo: bool = False
 
     @property
     def images(self) -> int:
@@ -66,7 +68,7 @@ def describe(path: Path, state: State) -> Info:
         image=dict(manifest.image),
         covariance=form,
         margins=margins if any(margins.values()) else {},
-        bytes={MANIFEST: (path / MANIFEST).stat().st_size, **{entry.name: entry.bytes for entry in manifest.files.values()}},
+        bytes={MANIFEST: (path / MANIFEST).stat().st_size, **_file_sizes(manifest)},
         kept=tuple(_kept(state, form)),
         not_kept=(
             "complete images" if _has_fragments(state) else "images or parts of images, encoded or as pixels",
@@ -79,7 +81,14 @@ def describe(path: Path, state: State) -> Info:
         generation=manifest.generation,
         amgc=manifest.amgc,
         changeable=not isinstance(classifier, FixedHead),
+        can_undo=manifest.previous is not None,
     )
+
+
+def _file_sizes(manifest: Manifest) -> dict[str, int]:
+    """Return the sizes of the files of this state and of the one before the last change."""
+    before = (manifest.previous or {}).get("files", {}).values()
+    return {entry["name"]: entry["bytes"] for entry in before} | {entry.name: entry.bytes for entry in manifest.files.values()}
 
 
 def _kept(state: State, form: str | None) -> list[str]:
@@ -102,6 +111,11 @@ def _kept(state: State, form: str | None) -> list[str]:
         kept.append("means and standard deviations of the first images' features")
     elif state.extractor is not None:
         kept.append(f"the network {state.extractor.name} with its weights")
+    if state.manifest.previous is not None:
+        kept.append(
+            "the state before the last change, for undo: what the change added or deleted follows from the two (`amgc undo "
+            "MODEL --clear` deletes it)"
+        )
     return kept
 
 

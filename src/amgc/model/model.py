@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import threading
 import time
@@ -21,15 +22,17 @@ from amgc.model.changes import Learned, Progress
 from amgc.model.choice import choose, look
 from amgc.model.folder import PATIENCE, Folder, Manifest
 from amgc.model.info import Info, describe
-from amgc.model.pictures import Picture, PictureError, pictures
+from amgc.model.pictures import Given, Picture, PictureError, pictures
 from amgc.model.predict import Evaluation, Prediction, evaluate, predict
 from amgc.model.state import ModelError, State
+from amgc.text import plural
 
 if TYPE_CHECKING:
     from amgc.model.export import Exported
 
 OnCorrupt = Literal["error", "skip"]
 MOST_BYTES = 1 << 31  # of a model in a zip file
+ROWS = 20  # classes that a notebook shows
 LARGEST_SIDE = 2048  # maximum image size in pixels; a batch of 16 such images takes 0.8 GB
 
 
@@ -74,6 +77,9 @@ class Model:
         size: int | None = None,
         seed: int = 0,
         covariance: Form | None = None,
+        filters: int | None = None,
+        draw: Literal["gaussian", "patches"] | None = None,
+        weights: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Model:
         """Create a model in the folder `path`, which must be empty or not exist.
@@ -86,8 +92,12 @@ class Model:
         size : side of the images in pixels. Default: that of the extractor; for patches that of the first images, at most 64.
         covariance : form of the stored covariance. Default: "shared" for patches; for others "full" up to 640 features,
             "lowrank" up to 4,096, "shared" above.
-        options : options of the extractor, such as `filters=1600` for patches or `weights=FILE` for a network.
+        filters, draw : of patches: their number (default 400), and whether they are random or fragments of the first images.
+        weights : file of a network's weights.
+        options : further options of the extractor; `amgc list features` names it, and its class documents them.
         """
+        common = {"filters": filters, "draw": draw, "weights": None if weights is None else os.fspath(weights)}
+        options |= {option: value for option, value in common.items() if value is not None}
         name, chosen = extractors.resolve(features, options)
         if size is not None and not 8 <= size <= LARGEST_SIDE:
             raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
@@ -121,24 +131,23 @@ class Model:
         """Load changes made by other processes. Returns whether there were any."""
         with self._writing:
             before, manifest = self._state, self._folder.manifest()
-            # The files tell whether the folder was replaced by another model with the same number of changes.
-            if (manifest.generation, manifest.files) != (before.manifest.generation, before.manifest.files):
+            if _identity(manifest) != _identity(before.manifest):
                 self._state = State.read(self._folder, before)
             return self._state is not before
 
     # ---- change ------------------------------------------------------------------------------------------------------
 
-    def learn(self, images: Any, label: str, **options: Any) -> Learned:
+    def learn(self, images: Given, label: str, *, progress: Progress | None = None, on_corrupt: OnCorrupt = "error") -> Learned:
         """Learn one class from images; see `learn_all`."""
-        return self.learn_all({label: images}, **options)
+        return self.learn_all({label: images}, progress=progress, on_corrupt=on_corrupt)
 
     def learn_all(
-        self, images: Mapping[str, Any], *, progress: Progress | None = None, on_corrupt: OnCorrupt = "error"
+        self, images: Mapping[str, Given], *, progress: Progress | None = None, on_corrupt: OnCorrupt = "error"
     ) -> Learned:
         """Learn classes from images, given by class, in one pass over the images.
 
         Images of a known class are added to its statistics. The first call chooses features by its images, and fits patches on
-        them.
+        them. Images of a class with the same pixels count once.
 
         progress : called with the number of images done and of all images.
         on_corrupt : "skip" skips unreadable images; it is an error if no image is readable.
@@ -163,12 +172,39 @@ class Model:
                 again = tuple(label for label in lesson.added if label in state.manifest.classes)
                 self._state = changes.learn(state, lesson).write(self._folder)
         skipped = tuple((error.path, error.reason) for error in lesson.skipped)
-        return Learned(lesson.added, again, skipped, tuple(lesson.animated), time.monotonic() - start)
+        seconds = time.monotonic() - start
+        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated))
 
     def forget(self, label: str) -> Model:
         """Forget a class: delete its count, mean and distances. Its contribution to a shared covariance remains."""
         with self._writing, self._latest() as state:
             self._state = changes.forget(state, normal(label)).write(self._folder)
+        return self
+
+    def rename(self, label: str, new: str, *, join: bool = False) -> Model:
+        """Rename a class. If another class has the name, `join` makes one class of both, as if learned as one."""
+        name = checked_name(new)
+        with self._writing, self._latest() as state:
+            self._state = changes.rename(state, normal(label), name, join).write(self._folder)
+        return self
+
+    def undo(self) -> Model:
+        """Take back the last change (learn, forget, rename, join or merge): the state before it is restored to the bit.
+
+        The folder stores one earlier state, so two changes in a row cannot be taken back.
+        """
+        with self._writing, self._latest() as state:
+            if state.manifest.previous is None:
+                raise ModelError("there is no change to undo; the model stores only the state before the last change.")
+            self._folder.undo()
+            self.refresh()
+        return self
+
+    def drop_previous(self) -> Model:
+        """Delete the state before the last change from the folder. The change can then not be undone."""
+        with self._writing, self._latest():
+            self._folder.drop_previous()
+            self.refresh()
         return self
 
     def merge(self, other: Model) -> Model:
@@ -183,7 +219,8 @@ class Model:
         state, *others = [model._state for model in models]
         for other in others:
             state = changes.merge(state, other)
-        manifest = replace(state.manifest, made=state.manifest.made | {"by": "merge"}, files={}, generation=0, created="")
+        made = state.manifest.made | {"by": "merge"}
+        manifest = replace(state.manifest, made=made, files={}, generation=0, created="", previous=None)
         return cls.begin(path, replace(state, manifest=manifest))
 
     @property
@@ -243,7 +280,20 @@ class Model:
         """The number of images of each class, in the order in which classes were learned."""
         return dict(self._state.manifest.classes)
 
-    def predict(self, images: Any, top: int = 1, reject: float | None = None) -> list[Prediction]:
+    def __repr__(self) -> str:
+        return f"Model({str(self.path)!r}, {_summary(self._state)})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the classes for notebooks."""
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{count:,}</td></tr>" for name, count in list(self.classes.items())[:ROWS]
+        )
+        more = len(self.classes) - ROWS
+        rest = f"<tr><td>and {more:,} more</td><td></td></tr>" if more > 0 else ""
+        head = f"<p>Model in <code>{html.escape(str(self.path))}</code>: {html.escape(_summary(self._state))}</p>"
+        return f"{head}<table><tr><th>class</th><th>images</th></tr>{rows}{rest}</table>" if rows else head
+
+    def predict(self, images: Given, top: int = 1, reject: float | None = None) -> list[Prediction]:
         """Return the `top` most likely classes of each image; images whose fit is below `reject` are marked as rejected."""
         found = []
         for one in self.predict_each(images, top, reject):
@@ -252,15 +302,32 @@ class Model:
             found.append(one)
         return found
 
-    def predict_each(self, images: Any, top: int = 1, reject: float | None = None) -> Iterator[Prediction | PictureError]:
+    def predict_each(self, images: Given, top: int = 1, reject: float | None = None) -> Iterator[Prediction | PictureError]:
         """Yield predictions in order, or the error of an unreadable image. Only one batch is in memory at a time."""
         return predict(self._state, pictures(images), top, reject)
 
     def evaluate(
-        self, images: Any, labels: Sequence[str], *, reject: float | None = None, progress: Progress | None = None
+        self,
+        images: Given | Mapping[str, Given],
+        labels: Sequence[str] | None = None,
+        *,
+        reject: float | None = None,
+        progress: Progress | None = None,
     ) -> Evaluation:
-        """Compute accuracy, confusion and calibration on labelled images. Classes unknown to the model count as unseen."""
-        given = pictures(images)
+        """Compute accuracy, confusion and calibration on labelled images. Classes unknown to the model count as unseen.
+
+        images : by class, as for `learn_all`, or in any other form with one of the `labels` for each.
+        """
+        if isinstance(images, Mapping):
+            if labels is not None:
+                raise ValueError("images are given by class, so there must be no labels.")
+            by_class = {label: pictures(own) for label, own in images.items()}
+            labels = [label for label, own in by_class.items() for _ in own]
+            given = [picture for own in by_class.values() for picture in own]
+        elif labels is None:
+            raise ValueError("evaluate needs the labels of the images, or images by class as for learn_all.")
+        else:
+            given = pictures(images)
         if len(given) != len(labels):
             raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
         return evaluate(self._state, given, [normal(label) for label in labels], reject, progress)
@@ -291,6 +358,22 @@ class Model:
         from amgc.model.export import export_onnx
 
         return export_onnx(self._state, path)
+
+
+def _summary(state: State) -> str:
+    """Describe a state in a few words."""
+    counts = state.manifest.classes
+    made = plural(len(counts), "class") + (f" from {plural(sum(counts.values()), 'image')}" if any(counts.values()) else "")
+    dim, name = state.manifest.features["dim"], state.manifest.features["name"]
+    return f"{made}, {f'{name} with {dim:,} features' if dim else 'features not fitted yet'}"
+
+
+def _identity(manifest: Manifest) -> tuple[Any, ...]:
+    """Return what differs between two states of a folder.
+
+    The files tell whether the folder was replaced by another model with the same number of changes.
+    """
+    return manifest.generation, manifest.files, manifest.previous is None
 
 
 def _with_extractor(state: State, extractor: Extractor) -> State:

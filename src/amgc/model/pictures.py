@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from amgc.data.decode import CorruptImageError, decode_each, list_images, read_i
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# What `pictures` takes. Iterables may be nested.
+Given: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image | NDArray[Any] | Tensor | Iterable[Any]"
 SMALLEST = 4  # pixels of the shorter side
 
 
@@ -39,6 +42,7 @@ class Picture:
     name: str
     source: Any
     animated: bool = False  # known once it has been read; the first frame is used
+    digest: bytes = b""  # of its pixels in the frame, known once they have been; equal for copies of an image
 
     def read(self, least: int) -> Image:
         """Return the image, upright and in RGB, at its size or reduced to no fewer than `least` pixels each way.
@@ -65,7 +69,7 @@ class Picture:
             raise PictureError(self.name, "it may not be read; change its permissions") from None
 
 
-def pictures(given: Any) -> list[Picture]:
+def pictures(given: Given | Picture) -> list[Picture]:
     """Return a list of images from a path (of a file, or of a folder for all images below it), encoded bytes, a PIL image,
     an array (h, w), (h, w, c) or (n, h, w, c), a tensor (c, h, w) or (n, c, h, w), or a sequence of any of these.
     """
@@ -89,7 +93,8 @@ def pictures(given: Any) -> list[Picture]:
             raise ValueError(f"an array of images has shape (h, w), (h, w, c) or (n, h, w, c), not {given.shape}.")
         return _numbered([given] if single else list(given))
     if isinstance(given, Iterable):
-        found = [(one, pictures(one)) for one in given]
+        items: Iterable[Any] = given
+        found = [(one, pictures(one)) for one in items]
         unnamed = all(len(each) == 1 and each[0].name == "the picture" for _, each in found)
         return _numbered([each[0].source for _, each in found]) if unnamed else [one for _, each in found for one in each]
     raise TypeError(f"a {type(given).__name__} is not an image; use paths, PIL images, arrays, tensors or encoded bytes.")
@@ -124,9 +129,9 @@ class Frame:
         if self.scale != self.side:
             edge = round((self.scale - self.side) / 2.0)
             image = image.crop((edge, edge, edge + self.side, edge + self.side))
-        if self.channels == 1:
-            return np.asarray(image.convert("L"))[None]
-        return to_pixels(image)
+        pixels = np.asarray(image.convert("L"))[None] if self.channels == 1 else to_pixels(image)
+        picture.digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+        return pixels
 
     def each(self, given: Sequence[Picture]) -> Iterator[NDArray[np.uint8] | PictureError]:
         """Yield the pixels of all images in order. For one that cannot be used its error is yielded."""

@@ -52,6 +52,10 @@ class FixedHead:
         keep = [row for row, name in enumerate(self.classes) if name != label]
         return FixedHead(tuple(self.classes[row] for row in keep), self.weight[keep], self.bias[keep])
 
+    def renamed(self, label: str, new: str) -> FixedHead:
+        """Return the classifier with another name of a class."""
+        return FixedHead(tuple(new if name == label else name for name in self.classes), self.weight, self.bias)
+
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return header and tensors for a file, as `AMGCClassifier.packed` does."""
         return {"classes": list(self.classes)}, {"weight": torch.from_numpy(self.weight), "bias": torch.from_numpy(self.bias)}

@@ -220,7 +220,7 @@ def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
         bytes=sum(info.bytes.values()),
         changeable=info.changeable,
         learning=schemas.Learning(label=now.label, done=now.done, total=now.total) if now else None,
-        undo=updates.undoable.what if updates.undoable else None,
+        undo=updates.undo_words,
         quality=schemas.Quality(**updates.expected._asdict()) if updates.expected else None,
         enough=ENOUGH,
         forgotten=_remains(info),
@@ -232,7 +232,7 @@ def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
 
 def _remains(info: Info) -> list[str]:
     """Say what remains of a class that is forgotten."""
-    remains = ["the state before, in the server's memory, so that Undo can bring it back until the next change"]
+    remains = ["the state before, so that Undo can bring it back, until the next change"]
     if info.covariance == "shared":
         remains.append("its share in the covariance of the features that all classes have in common")
     if info.features["name"] == "patches":

@@ -34,7 +34,7 @@ def onnx_file(model: Model) -> bytes:
         try:
             model.export_onnx(path)
         except ImportError as error:
-            raise ApiError(409, "The server cannot write ONNX files; install the extra on it: pip install 'amgc[onnx]'") from error
+            raise ApiError(409, "The server needs an extra to write ONNX files: pip install 'amgc[onnx]'") from error
         return path.read_bytes()
 
 

@@ -98,10 +98,14 @@ class UpdateQueue:
         """Take the last change back and return it in words."""
 
         def job() -> str:
-            if self.undoable is None:
+            if self.undo_words is None:
                 raise ApiError(409, "There is nothing to undo.")
-            self.model.restore(self.undoable.before)
-            return self.undoable.what
+            what = self.undo_words
+            if self.undoable is None:
+                self.model.undo()
+            else:
+                self.model.restore(self.undoable.before).drop_previous()
+            return what
 
         return self._submit(job)
 
@@ -109,6 +113,13 @@ class UpdateQueue:
     def undoable(self) -> Undoable | None:
         """The last change, if it can be undone: it was made here, and no other process has changed the model since."""
         return self.last if self.last and self.last.generation == self.info.generation else None
+
+    @property
+    def undo_words(self) -> str | None:
+        """What can be undone, in words: the last change made here, or the one before that the folder stores."""
+        if self.undoable is not None:
+            return self.undoable.what
+        return "the last change" if self.info.can_undo else None
 
     def replace(self, other: State) -> Future[None]:
         """Replace the model by another."""

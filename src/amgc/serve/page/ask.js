@@ -7,6 +7,7 @@ import { state, watch } from "/state.js";
 
 const TOP = 5; // classes shown with an answer
 const TOGETHER = 8; // pictures of a request
+const FEW = 4; // answers up to which each is shown with everything
 const ALL = 8; // classes up to which the camera's bars keep their order
 const UNLIKE = 0.05; // fit below which the page says that a picture is unlike what was learned
 
@@ -42,6 +43,7 @@ async function askNow(files) {
   const show = (file, words, answer = null) => {
     rows.push({ file, words, answer });
     list.insertBefore(answerCard(file, words), before);
+    list.classList.toggle("many", list.children.length > FEW);
     Object.assign(bar, { max: files.length, value: ++done });
   };
   const refused = (text) => ({ title: "No answer", text, kind: "bad", classes: [] });

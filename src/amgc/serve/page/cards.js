@@ -290,6 +290,7 @@ export function begin(lessons, left = [], place = $("teach-said")) {
       if (!card.busy) card.done = card.total = 0;
       card.show();
       card.progress();
+      if (state.known) showUndo(state.known);
     });
     return queue;
   }));
@@ -381,12 +382,15 @@ async function undo() {
 
 // ---- start --------------------------------------------------------------------------------------------------------------
 
+function showUndo({ undo: change }) {
+  $("undo").disabled = !change || state.lessons > 0;
+  $("undo").setAttribute("aria-label", change ? `Undo ${change}` : "Undo");
+  $("undo").title = change ? `Undo ${change}` : "";
+}
+
 /** Bring the cards up to date in place: unchanged ones keep the focus. */
 function showClasses(now, changed) {
-  $("undo").disabled = !now.undo || state.lessons > 0;
-  $("undo").textContent = "Undo";
-  $("undo").setAttribute("aria-label", now.undo ? `Undo ${now.undo}` : "Undo");
-  $("undo").title = now.undo ? `Undo ${now.undo}` : "";
+  showUndo(now);
   for (const card of cards) card.progress();
   if (!changed) return;
   const labels = new Map(now.classes.map((one) => [one.label, one]));
