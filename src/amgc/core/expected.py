@@ -1,6 +1,6 @@
 """The accuracy to expect for new samples, from the class statistics alone.
 
-It is the mean probability that the classifier gives to its own answers, over draws that stand for left-out samples of each class
+It is the mean probability that the classifier gives to its own answers, over draws that stand for left-out samples of a class
 (`amgc.core.within`). The share of correct answers among the draws would be too high, because draws overlap less than real
 classes. The temperature of the probabilities takes that into account (`amgc.core.calibration`).
 """

@@ -115,6 +115,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
             pictures=learned.images,
             known_before=bool(learned.again),
             skipped=skipped,
+            repeated=list(learned.repeated),
             seconds=learned.seconds,
         )
 

@@ -72,6 +72,7 @@ class LearnResult(Exact):
     pictures: int = Field(ge=1, description="number of images learned")
     known_before: bool = Field(description="whether the class was known before")
     skipped: list[Skipped] = Field(description="unreadable images")
+    repeated: list[str] = Field(description="copies of other images of the request, which count once")
     seconds: float = Field(ge=0)
 
 

@@ -300,7 +300,7 @@ const listed = (names) => names.slice(0, 3).join(", ") + (names.length > 3 ? ` a
 
 async function learn(card, files, views, lesson) {
   const unused = [];
-  let pictures = 0, seconds = 0, failed = "";
+  let pictures = 0, seconds = 0, copies = 0, failed = "";
   const refuse = (file, reason) => {
     unused.push(file.name);
     card.done += 1;
@@ -320,6 +320,7 @@ async function learn(card, files, views, lesson) {
       lastLesson = lesson;
       pictures += told.pictures;
       seconds += told.seconds;
+      copies += told.repeated.length;
       const open = [...part];
       for (const { source, reason } of told.skipped) {
         const place = Math.max(open.findIndex((file) => file.name.slice(0, 200) === source), 0);
@@ -349,7 +350,8 @@ async function learn(card, files, views, lesson) {
   if (failed) return say(card.said, failed, true);
   const skipped = unused.length ? ` ${count(unused.length, "picture")} could not be used: ${listed(unused)}.` : "";
   if (!pictures) return say(card.said, skipped.trim(), true);
-  say(card.said, `Learned from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s.${skipped}`);
+  const again = copies ? ` ${count(copies, "copy was", "copies were")} left out.` : "";
+  say(card.said, `Learned from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s.${again}${skipped}`);
 }
 
 /** Mark a picture that could not be used, in its place, with the reason. */
