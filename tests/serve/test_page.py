@@ -172,9 +172,7 @@ WAYS = {
 @pytest.mark.parametrize("way", list(WAYS))
 def test_a_picture_is_dropped_or_pasted(page, drawn, way):
     content = list(drawn["night"][9].read_bytes())
-    script = (
-        f"const bytes = new Uint8Array({content}); {GIVEN}; const place = document.querySelector('#ask-zone'); {WAYS[way]}"
-    )
+    script = f"const bytes = new Uint8Array({content}); {GIVEN}; const place = document.querySelector('#ask-zone'); {WAYS[way]}"
     page.evaluate(f"{{ {script} }}")
     page.until("document.querySelector('#answers > li')")
     assert page.evaluate("document.querySelector('#answers h3').innerText") == "night"
@@ -376,7 +374,9 @@ def test_everything_can_be_reached_and_has_a_name(page):
     reached = []
     for _ in range(30):
         page.press("Tab")
-        reached.append(page.evaluate("document.activeElement.ariaLabel || document.activeElement.id || document.activeElement.innerText"))
+        reached.append(
+            page.evaluate("document.activeElement.ariaLabel || document.activeElement.id || document.activeElement.innerText")
+        )
     wanted = ["Name of the class meadow", "Forget meadow", "Choose pictures of meadow", "Choose a folder of pictures of meadow"]
     wanted += ["Camera for meadow", "Name of the class night", "add", "live-toggle", "ask-files", "take-zip", "take-onnx"]
     assert [one for one in reached if one in wanted][: len(wanted)] == wanted

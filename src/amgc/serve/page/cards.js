@@ -59,6 +59,12 @@ class Card {
     this.find(".forget").disabled = this.busy > 0;
   }
 
+  /** Show the name again, also where another one is being typed. */
+  showName() {
+    this.find(".name").value = this.label;
+    this.show();
+  }
+
   /** Give the name as many lines as it needs. */
   fit() {
     const name = this.find(".name");
@@ -85,26 +91,26 @@ class Card {
 
   async rename(to) {
     const from = this.label;
-    if (!to || to === from || this.busy) return this.show();
+    if (!to || to === from || this.busy) return this.showName();
     const other = cards.find((card) => card !== this && card.label === to);
     let join = false;
     if (other && !(this.known && other.known)) {
       say(this.said, `There is a class “${to}” already.`, true);
-      return this.show();
+      return this.showName();
     }
     if (other) {
       join = await confirmed({
         title: `Join “${from}” and “${to}”?`, yes: "Join them", no: "Keep both",
         text: [make("p", { textContent: `There is a class “${to}” already. Joined, the pictures of both count for “${to}”.` })],
       });
-      if (!join) return this.show();
+      if (!join) return this.showName();
     }
     this.label = to; // at once, so that a refresh in between finds the card
     if (!this.known) return this.show();
     const place = join ? $("teach-said") : this.said;
     if (!await attempt(this.said, () => api("rename", { json: { label: from, to, join } }))) {
       this.label = from;
-      return this.show();
+      return this.showName();
     }
     if (join) this.remove();
     await look();
@@ -344,7 +350,7 @@ async function learn(card, files, views, lesson) {
       card.sending = null;
       card.done += part.length;
     }
-    await look();
+    if (part !== parts.at(-1)) await look();
   }
   await look();
   if (failed) return say(card.said, failed, true);
