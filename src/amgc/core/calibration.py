@@ -36,12 +36,12 @@ def temperature(within: Within, head: Head) -> float:
     if not lead > 0:  # all means are equal
         return 1.0
     found = math.log(lead / UNKNOWN_LEAD)
-    if draws := within.draws():
+    if draws := within.drawn:
         leads = torch.cat([_leads(row, one.scores(within.keep)) for row, one in draws])
         freedom = float(within.count.mean()) - 1
         share = freedom**2 / (freedom**2 + TRUSTED)
         found += share * (math.log(REAL * lead / _sharpness(leads / lead)) - found)
-    return math.exp(found) * _scale(within, head)
+    return math.exp(found) * relative_scale(within, head)
 
 
 def _leads(row: int, scores: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def _leads(row: int, scores: Tensor) -> Tensor:
     return scores - scores[:, row, None]
 
 
-def _scale(within: Within, head: Head) -> float:
+def relative_scale(within: Within, head: Head) -> float:
     """Return the length of the head's weights relative to half of LDA's."""
     drawn = within.keep.to(head.weight)[:, None] * within.mean.to(head.weight)
     size = float((within.keep.square() * within.inner.diagonal()).sum())
