@@ -113,6 +113,14 @@ class Tab(browser.Browser):
         self.until(f"document.querySelector({json.dumps(said)}).innerText.includes('Learned from')")
         return self.said(label)
 
+    def correct(self, place: str, label: str) -> None:
+        """Say under an answer that the picture is of another class."""
+        self.click(f"{place} summary")
+        self.until("document.activeElement.matches('.correct input')")
+        self.type(label)
+        self.press("Enter")
+        self.until(f"document.querySelector('{place} .said').innerText.includes('Learned this picture as “{label}”.')")
+
     def ask(self, *paths: Path) -> str:
         """Ask about pictures and return the words of the first answer."""
         before = self.evaluate("document.querySelectorAll('#answers > li').length")
@@ -144,25 +152,24 @@ def drawn(tmp_path_factory) -> dict[str, list[Path]]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory) -> Iterator[Server]:
-    """Serve a model of two classes, for many tests. `page` forgets what other tests have taught it."""
+    """Serve a model of two classes, for many tests. `other` makes it what it was before each."""
     home = tmp_path_factory.mktemp("page")
     model = Model.create(home / "model", filters=32)
     model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in KNOWN})
     with server(model.path, home=home) as served:
+        served.first = model.state
         yield served
 
 
 @pytest.fixture
-def other(served) -> Model:
-    """Open the served model in the process of the test. What a test has left in it is forgotten."""
-    model = Model.open(served.process.args[6])
-    for label in set(model.classes) - set(KNOWN):
-        model.forget(label)
-    return model
+def other(tab, served) -> Model:
+    """Open the served model in the process of the test, as it was before all tests."""
+    tab.visit("about:blank")  # the page of another test may still be teaching
+    return Model.open(served.process.args[6]).restore(served.first).drop_previous()
 
 
 @pytest.fixture
 def page(tab, served, other) -> Tab:
     tab.visit(served.address, 700)
-    tab.until(f"{LOOK} && document.querySelectorAll('.card').length === {len(KNOWN)}")
+    tab.until(f"{LOOK} && document.getElementById('known-sum').innerText.includes('2 classes, learned from 16 pictures')")
     return tab
