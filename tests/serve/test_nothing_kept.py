@@ -12,7 +12,8 @@ from serving import encoded, parts, server
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
-from amgc.core.typicality import random_directions
+from amgc.core.directions import random_directions
+from amgc.core.typicality import NARROW
 from amgc.model import Model
 from amgc.model.extractors import encode
 from amgc.model.pictures import Picture
@@ -40,7 +41,7 @@ def traces(model: Model, files: list[bytes], arrays: list[np.ndarray]) -> list[b
     shapes = [*files, *(array.tobytes() for array in arrays), *(array.transpose(2, 0, 1).tobytes() for array in arrays)]
     for one in small:
         shapes += [one.tobytes(), one.transpose(1, 2, 0).tobytes(), one.astype(np.float32).tobytes()]
-    projected = features.double() @ random_directions(features.shape[1])
+    projected = features.double() @ random_directions(features.shape[1], NARROW)
     for rows in (features.numpy(), features.double().numpy(), features.half().numpy(), projected.numpy()):
         shapes += [row.tobytes() for row in rows]
     found = [piece for shape in shapes for piece in pieces(shape)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -17,7 +21,15 @@ OPERATIONS = [("get", "/api/health"), ("get", "/api/classes"), ("post", "/api/pr
 OPERATIONS += [("post", "/api/forget"), ("post", "/api/rename"), ("post", "/api/undo"), ("post", "/api/open")]
 OPERATIONS += [("get", "/api/model.zip"), ("get", "/api/model.onnx")]
 schemathesis.openapi.media_type("image/*", st.sampled_from(PICTURES))
-schemathesis.openapi.media_type("application/zip", st.binary())
+
+
+@cache
+def _model() -> bytes:
+    with TemporaryDirectory() as home:
+        return taught(Path(home) / "model").packed()
+
+
+schemathesis.openapi.media_type("application/zip", st.builds(_model))
 
 
 @schemathesis.serializer("application/zip")
@@ -53,7 +65,7 @@ def test_the_server_is_as_it_describes_itself(described, method, path, mode):
     check()
     if mode is INVALID:
         assert statuses - {200}
-    elif path not in ("/api/forget", "/api/rename", "/api/undo", "/api/open"):  # nothing that is made up is known
+    elif path not in ("/api/forget", "/api/rename", "/api/undo"):  # nothing that is made up is known
         assert 200 in statuses
 
 
