@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,7 @@ class Tab(browser.Browser):
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
-    def until(self, expression: str, seconds: float = 300) -> None:
+    def until(self, expression: str, seconds: float = 15) -> None:
         """Wait for the expression to be true."""
         end = time.monotonic() + seconds
         while not self.evaluate(f"!!({expression})"):
@@ -54,33 +55,77 @@ class Tab(browser.Browser):
 
     def click(self, selector: str) -> None:
         """Click with the mouse at the centre of a visible element."""
-        self.evaluate(f"document.querySelector('{selector}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        box = f"document.querySelector('{selector}').getBoundingClientRect()"
-        x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({box})")
+        x, y = self.centre(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
 
-    def files(self, place: str, paths: list[Path]) -> None:
+    def files(self, selector: str, paths: list[Path]) -> None:
+        """Choose files, or a folder, in a file input."""
         root = self.call("DOM.getDocument")["root"]["nodeId"]
-        node = self.call("DOM.querySelector", nodeId=root, selector=f"#{place}-files")["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in paths])
 
-    def teach(self, label: str, paths: list[Path]) -> str:
-        self.files("teach", paths)
-        self.until(f"document.querySelectorAll('#teach-thumbs li').length === {len(paths)}")
-        self.click("#teach-name")
-        self.type(label)
-        self.click("#teach-go")
-        self.until(f"document.getElementById('teach-said').innerText.includes('Learned “{label}”')")
-        return self.text("teach-said")
+    def drop(self, selector: str, paths: list[Path]) -> None:
+        """Drop files or folders, as from a desktop."""
+        x, y = self.centre(selector)
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
 
-    def ask(self, path: Path) -> str:
+    def centre(self, selector: str) -> tuple[float, float]:
+        """Scroll to an element and return its centre."""
+        place = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{place}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({place}.getBoundingClientRect())")
+        return x, y
+
+    def card(self, label: str, rest: str = "") -> str:
+        """Return the selector of a part of the card of a class."""
+        found = f"[...document.querySelectorAll('.card')].findIndex((one) => one.card.label === {json.dumps(label)})"
+        self.until(f"{found} >= 0")
+        return f".card:nth-child({self.evaluate(found) + 1}) {rest}".strip()
+
+    def said(self, label: str) -> str:
+        return str(self.evaluate(f"document.querySelector({json.dumps(self.card(label, '> .said'))}).innerText"))
+
+    def rename(self, label: str, to: str) -> None:
+        """Type another name on the card."""
+        self.click(self.card(label, ".name"))
+        self.type(to)
+        self.press("Enter")
+
+    def teach(self, label: str, paths: list[Path]) -> str:
+        """Choose pictures on the card of a class; an unused card gets the name. Return what the page says."""
+        cards = "[...document.querySelectorAll('.card')]"
+        if not self.evaluate(f"{cards}.some(({{ card }}) => card.label === {json.dumps(label)})"):
+            free = self.evaluate(f"{cards}.find(({{ card }}) => !card.known && !card.busy)?.card.label")
+            if free is None:
+                self.click("#add")
+                self.type(label)
+                self.press("Enter")
+            else:
+                self.rename(free, label)
+        self.files(self.card(label, ".files"), paths)
+        said = self.card(label, "> .said")
+        self.until(f"document.querySelector({json.dumps(said)}).innerText.includes('Learned from')")
+        return self.said(label)
+
+    def correct(self, place: str, label: str) -> None:
+        """Say under an answer that the picture is of another class."""
+        self.click(f"{place} summary")
+        self.until("document.activeElement.matches('.correct input')")
+        self.type(label)
+        self.press("Enter")
+        self.until(f"document.querySelector('{place} .said').innerText.includes('Learned this picture as “{label}”.')")
+
+    def ask(self, *paths: Path) -> str:
+        """Ask about pictures and return the words of the first answer."""
         before = self.evaluate("document.querySelectorAll('#answers > li').length")
-        self.files("ask", [path])
-        self.until(f"document.querySelectorAll('#answers > li').length > {before}")
+        self.files("#ask-files", list(paths))
+        self.until(f"document.querySelectorAll('#answers > li').length === {before + len(paths)}")
         return str(self.evaluate("document.querySelector('#answers > li').innerText"))
 
 
@@ -107,25 +152,24 @@ def drawn(tmp_path_factory) -> dict[str, list[Path]]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory) -> Iterator[Server]:
-    """Serve a model of two classes, for many tests. `page` forgets what other tests have taught it."""
+    """Serve a model of two classes, for many tests. `other` makes it what it was before each."""
     home = tmp_path_factory.mktemp("page")
     model = Model.create(home / "model", filters=32)
     model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in KNOWN})
     with server(model.path, home=home) as served:
+        served.first = model.state
         yield served
 
 
 @pytest.fixture
-def other(served) -> Model:
-    """Open the served model in the process of the test. What a test has left in it is forgotten."""
-    model = Model.open(served.process.args[6])
-    for label in set(model.classes) - set(KNOWN):
-        model.forget(label)
-    return model
+def other(tab, served) -> Model:
+    """Open the served model in the process of the test, as it was before all tests."""
+    tab.visit("about:blank")  # the page of another test may still be teaching
+    return Model.open(served.process.args[6]).restore(served.first).drop_previous()
 
 
 @pytest.fixture
 def page(tab, served, other) -> Tab:
     tab.visit(served.address, 700)
-    tab.until(f"{LOOK} && document.querySelectorAll('#classes li').length === {len(KNOWN)}")
+    tab.until(f"{LOOK} && document.getElementById('known-sum').innerText.includes('2 classes, learned from 16 pictures')")
     return tab

@@ -279,7 +279,8 @@ def test_a_server_that_closes_gives_up_its_lessons(tmp_path, monkeypatch):
 def test_the_description_names_every_error(client):
     described = client.get("/openapi.json").json()
     paths = described["paths"]
-    assert set(paths) == {"/api/health", "/api/classes", "/api/predict", "/api/learn", "/api/forget"}
+    names = ("health", "classes", "predict", "learn", "forget", "rename", "undo", "open", "model.zip", "model.onnx")
+    assert set(paths) == {f"/api/{name}" for name in names}
     assert set(paths["/api/predict"]["post"]["responses"]) == {
         *("200", "400", "403", "408", "409", "413", "415", "422", "429", "500", "503")
     }

@@ -22,7 +22,9 @@ from amgc.serve.guard import Guard, Limits, Settings
 from amgc.serve.server import serve
 
 TOKEN = "correct horse battery"
-ASKED = ["/api/classes", "/api/predict", "/api/learn", "/api/forget"]
+ASKED = ["/api/classes", "/api/predict", "/api/learn", "/api/forget", "/api/rename", "/api/undo", "/api/open", "/api/model.zip"]
+SCRIPTS = ("app", "ask", "cards", "parts", "pictures", "state")
+PAGE = ("/", *(f"/{name}.js" for name in SCRIPTS), "/style.css", "/icon.svg")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def client(model, base: str = BASE, **settings) -> TestClient:
 
 
 def ask(client: TestClient, path: str, **how):
-    return client.get(path, **how) if path == "/api/classes" else client.post(path, **how)
+    return client.get(path, **how) if path in ("/api/classes", "/api/model.zip") else client.post(path, **how)
 
 
 async def raw(app, path: str, length: int, *messages: dict) -> int:
@@ -129,7 +131,7 @@ def test_with_the_token_all_is_as_without_one_and_any_name_will_do(model):
 
 def test_the_page_and_health_need_no_token_and_the_description_names_it(model):
     asking = client(model, token=TOKEN)
-    for path in ("/", "/app.js", "/parts.js", "/style.css", "/icon.svg", "/api/health"):
+    for path in (*PAGE, "/docs", "/classify.py", "/api/health"):
         assert asking.get(path).status_code == 200
     described = asking.get("/openapi.json").json()
     assert described["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
@@ -303,6 +305,6 @@ def test_the_page_has_no_inline_script_or_style_and_loads_nothing_from_other_hos
     asking = client(model)
     page = asking.get("/").text
     assert "<style" not in page and "style=" not in page and " on" + "click" not in page and "<script>" not in page
-    for path in ("/", "/app.js", "/parts.js", "/style.css", "/icon.svg"):
+    for path in PAGE:
         text = asking.get(path).text.replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text and "https://" not in text and "innerHTML" not in text

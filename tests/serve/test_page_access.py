@@ -15,26 +15,30 @@ def sees(page, expression: str) -> None:
 
 
 def test_the_focus_stays_when_another_process_learns_and_forgets(page, other, drawn):
-    page.evaluate("window.held = document.querySelector('#classes button'); held.focus()")
+    page.evaluate("window.held = document.querySelector('.card .forget'); held.focus()")
     other.learn(drawn["desert"][:3], "desert")
-    sees(page, "document.querySelectorAll('#classes li').length === 3")
+    sees(page, "document.querySelectorAll('.card').length === 3")
     assert page.evaluate("document.activeElement === held && held.ariaLabel") == "Forget meadow"
-    page.evaluate("window.held = document.querySelector('#classes li:last-child button'); held.focus()")
+    page.evaluate("window.held = document.querySelector('.card:last-child .forget'); held.focus()")
     other.learn(drawn["desert"][3:7], "desert")
-    sees(page, "document.querySelector('#classes li:last-child').innerText.includes('7 pictures')")
+    sees(page, "document.querySelector('.card:last-child').innerText.includes('7 pictures')")
     assert page.evaluate("document.activeElement === held && held.ariaLabel") == "Forget desert"
     other.forget("desert")
-    sees(page, "document.querySelectorAll('#classes li').length === 2")
-    assert page.evaluate("document.activeElement.id") == "known-title"
+    sees(page, "document.querySelectorAll('.card').length === 2")
+    assert page.evaluate("document.activeElement.id") == "teach-title"
 
 
 def test_a_long_name_is_shown_whole_and_in_its_own_direction(page, other, drawn):
     label = "שלום" * 60
     other.learn(drawn["desert"][:8], label)
-    sees(page, "document.querySelectorAll('#classes li').length === 3")
+    sees(page, "document.querySelectorAll('.card').length === 3")
     page.resize(400)
-    page.ask(drawn["desert"][0])
-    names = f"[...document.querySelectorAll('#classes span, .bars span, h3')].filter((one) => one.textContent === '{label}')"
+    page.ask(drawn["desert"][9])
+    names = (
+        f"[...document.querySelectorAll('.name, .bars span, h3')].filter((one) => (one.value ?? one.textContent) === '{label}')"
+    )
+    page.until(f"{names}.length === 3")
+    page.until(f"{names}.every((one) => one.scrollHeight <= one.clientHeight)")
     shown = page.evaluate(
         f"{names}.map((one) => [getComputedStyle(one).direction, one.offsetHeight > 60, one.scrollWidth <= one.offsetWidth])"
     )
@@ -52,7 +56,7 @@ def luminance(colour: str) -> float:
 def test_the_edges_of_what_takes_input_can_be_seen(page, scheme):
     page.scheme(scheme)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    for place in ("#teach .zone", "#ask .zone", "#teach-name", "#token-text"):
+    for place in (".card .zone", "#add-zone", "#ask-zone", "#token-text"):
         style = f"getComputedStyle(document.querySelector('{place}'))"
         edge, inside = page.evaluate(f"[{style}.borderTopColor, {style}.backgroundColor]")
         for beside in (ground, inside):
@@ -60,21 +64,22 @@ def test_the_edges_of_what_takes_input_can_be_seen(page, scheme):
             assert (lighter + 0.05) / (darker + 0.05) >= 3, f"{place}: {edge} on {beside}"  # WCAG 2.2, 1.4.11
 
 
-def test_learn_pressed_before_the_server_has_answered_says_so(tab, served, drawn):
-    silent = tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.fetch = () => new Promise(() => {})")
+def test_pictures_given_before_the_server_has_answered_are_not_lost_in_silence(tab, served, drawn):
+    silent = tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.fetch = () => Promise.reject(new TypeError())")
     tab.visit(served.address)
     tab.call("Page.removeScriptToEvaluateOnNewDocument", **silent)
-    tab.files("teach", drawn["desert"][:1])
-    tab.click("#teach-name")
+    tab.click("#add")
     tab.type("desert")
     tab.press("Enter")
-    assert "has not answered yet" in tab.text("teach-said")
-    assert tab.evaluate("document.querySelectorAll('#teach-thumbs li').length") == 1
+    tab.files(tab.card("desert", ".files"), drawn["desert"][:1])
+    tab.until("document.querySelector('.card > .said').innerText.includes('has not answered yet')")
+    assert tab.evaluate("document.querySelectorAll('.card .thumbs .bad').length") == 1
+    assert "does not answer" in tab.text("trouble")
 
 
 def test_a_class_that_is_named_unknown_is_told_from_a_picture_of_no_class(page, other, drawn):
     other.learn(drawn["desert"][:12], "unknown")
-    sees(page, "document.querySelectorAll('#classes li').length === 3")
+    sees(page, "document.querySelectorAll('.card').length === 3")
     assert page.ask(drawn["desert"][0]).startswith("unknown")
     assert page.evaluate("document.querySelector('#answers > li').className") == ""
     assert page.ask(drawn["sunset"][13]).startswith("Unlike anything it has learned")

@@ -36,12 +36,12 @@ def temperature(within: Within, head: Head) -> float:
     if not lead > 0:  # all means are equal
         return 1.0
     found = math.log(lead / UNKNOWN_LEAD)
-    if draws := within.draws():
+    if draws := within.drawn:
         leads = torch.cat([_leads(row, one.scores(within.keep)) for row, one in draws])
         freedom = float(within.count.mean()) - 1
         share = freedom**2 / (freedom**2 + TRUSTED)
         found += share * (math.log(REAL * lead / _sharpness(leads / lead)) - found)
-    return math.exp(found) * _scale(within, head)
+    return math.exp(found) * relative_scale(within, head)
 
 
 def _leads(row: int, scores: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def _leads(row: int, scores: Tensor) -> Tensor:
     return scores - scores[:, row, None]
 
 
-def _scale(within: Within, head: Head) -> float:
+def relative_scale(within: Within, head: Head) -> float:
     """Return the length of the head's weights relative to half of LDA's."""
     drawn = within.keep.to(head.weight)[:, None] * within.mean.to(head.weight)
     size = float((within.keep.square() * within.inner.diagonal()).sum())
@@ -60,9 +60,10 @@ def _sharpness(leads: Tensor) -> float:
     """Return the s that minimises the mean of log Σ_j exp(s lead_j). Leads (..., K) are 0 for the true class.
 
     The mean is convex in s. Its derivative is bisected on a logarithmic scale. At the lower end, all classes are about equally
-    likely: leaving one of two samples out tells too little to go further.
+    likely: leaving one of two samples out tells too little to go further. Leads far above 1 are those of classes that overlap,
+    whose means are known well.
     """
-    low, high = 0.05, 1e4
+    low, high = 0.05 / max(float(leads.square().mean().sqrt()), 1.0), 1e4
     for _ in range(40):
         middle = (low * high) ** 0.5
         slope = float((torch.softmax(middle * leads, -1) * leads).sum(-1).mean())

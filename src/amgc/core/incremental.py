@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from amgc.core.classifier import Classifier
+from amgc.core.expected import BETTER, ENOUGH, MANY, ROUGH, Expected, ExpectedAccuracy
 from amgc.core.inputs import Label, check_finite, plain
 from amgc.core.parameters import available, check_parameters, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
@@ -182,6 +183,21 @@ class IncrementalClassifier:
             solved.typicality = Typicality(self.statistics_)
         return solved.typicality(self._checked_rows(X), [self.statistics_.index(label) for label in chosen])
 
+    def expected_accuracy(self) -> ExpectedAccuracy | None:
+        """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.
+
+        It follows from the class statistics, by leave-one-out, and needs no held-out data. None with fewer than two classes or
+        fewer than ten samples of a class: that is too few to say.
+        """
+        self._check_fitted()
+        fewest = int(self.statistics_.count.min())
+        if len(self.statistics_) < 2 or fewest < ENOUGH:
+            return None
+        found = self._solved().solution.expected or self._solve().expected  # files of earlier versions do not have it
+        assert found is not None
+        first, second = (self.statistics_.classes[row] for row in found.pair)
+        return ExpectedAccuracy(found.accuracy, BETTER if fewest >= MANY else ROUGH, (first, second), found.confusion)
+
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -195,6 +211,7 @@ class IncrementalClassifier:
             "latest": [self._latest[label] for label in self.statistics_.classes],
             "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
             "temperature": solved.temperature,
+            "expected": solved.solution.expected,
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
         }
         tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
@@ -224,7 +241,11 @@ class IncrementalClassifier:
         weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
         if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
             raise ValueError(f"the weights have shape {tuple(weight.shape)}")
-        result._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins))
+        known = None
+        if header.get("expected"):
+            accuracy, (first, second), confusion = header["expected"]
+            known = Expected(float(accuracy), (int(first), int(second)), float(confusion))
+        result._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known))
         return result
 
     # ---- internal -----------------------------------------------------------------------------------------------------
@@ -233,17 +254,19 @@ class IncrementalClassifier:
         """Return the classifier for the current statistics and parameters. It is solved on first use."""
         self._check_fitted()
         if self._solution is None or self._solution.parameters != self._solve_parameters():
-            self._check_parameters()
-            solution = solve_regularised(
-                self.statistics_,
-                is_new=self._is_new(),
-                margin=float(self.margin),
-                balance=self.balance,
-                shrinkage=read_shrinkage(self.shrinkage),
-                standardize=self.standardize,
-            )
-            return self._keep(solution)
+            return self._keep(self._solve())
         return self._solution
+
+    def _solve(self) -> Solution:
+        self._check_parameters()
+        return solve_regularised(
+            self.statistics_,
+            is_new=self._is_new(),
+            margin=float(self.margin),
+            balance=self.balance,
+            shrinkage=read_shrinkage(self.shrinkage),
+            standardize=self.standardize,
+        )
 
     def _solve_parameters(self) -> str:
         return repr((self.margin, self.balance, self.shrinkage, self.standardize))

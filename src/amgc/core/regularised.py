@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from amgc.core.calibration import temperature
+from amgc.core.expected import Expected, expected
 from amgc.core.losses import margins
 from amgc.core.shrinkage import Regularisation, Standardize, pooled_covariance, regularisation
 from amgc.core.solver import Balance, Head, alike, solve, solve_shared
@@ -25,6 +26,7 @@ class Solution(NamedTuple):
     head: Head
     temperature: float
     margins: Tensor  # m_k (K,), 0 for new classes
+    expected: Expected | None = None
 
 
 def solve_regularised(
@@ -57,7 +59,7 @@ def solve_regularised(
     average = average + (ridge if average.ndim == 1 else torch.diag(ridge))
     within = Within.of(statistics, average.double(), chosen.keep)
     old = (~is_new).to(head.weight)
-    return Solution(head, temperature(within, head), margins(head.weight, covariances, margin) * old)
+    return _calibrated(within, head, margins(head.weight, covariances, margin) * old)
 
 
 def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: Tensor, balance: Balance) -> Solution:
@@ -66,4 +68,9 @@ def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: T
     covariance = replace(pooled, keep=(1 - chosen.to_diagonal) * pooled.keep).plus_diagonal(chosen.ridge)
     head, closed = solve_shared(chosen.mean, covariance, is_new, balance)
     within = Within.of(statistics, closed.factor, chosen.keep)
-    return Solution(head, temperature(within, head), torch.zeros_like(head.bias))
+    return _calibrated(within, head, torch.zeros_like(head.bias))
+
+
+def _calibrated(within: Within, head: Head, margins: Tensor) -> Solution:
+    degree = temperature(within, head)
+    return Solution(head, degree, margins, expected(within, head, degree))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -110,6 +111,11 @@ class Within:
         leverage = odds / (1 + odds)
         length = trace * size if math.isinf(freedom) else freedom * leverage
         return cls(order, mean, count, keep.cpu()[order], freedom, inner, length, leverage, chosen, spread)
+
+    @cached_property
+    def drawn(self) -> list[tuple[int, LeftOut]]:
+        """The draws of seed 0."""
+        return self.draws()
 
     def draws(self, seed: int = 0) -> list[tuple[int, LeftOut]]:
         """Return, for each chosen class, what leaving out each of its samples would give, for draws in their place."""

@@ -13,9 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from amgc.core.expected import ExpectedAccuracy
+from amgc.core.incremental import IncrementalClassifier
 from amgc.core.statistics import Form
 from amgc.features.extractor import Extractor
 from amgc.model import changes, extractors
+from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
 from amgc.model.choice import choose, look
 from amgc.model.folder import PATIENCE, Folder, Manifest
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from amgc.model.export import Exported
 
 OnCorrupt = Literal["error", "skip"]
+MOST_BYTES = 1 << 31  # of a model in a zip file
 ROWS = 20  # classes that a notebook shows
 LARGEST_SIDE = 2048  # maximum image size in pixels; a batch of 16 such images takes 0.8 GB
 
@@ -225,6 +229,20 @@ class Model:
         manifest = replace(state.manifest, made=made, files={}, generation=0, created="", previous=None)
         return cls.begin(path, replace(state, manifest=manifest))
 
+    @property
+    def state(self) -> State:
+        """What the model is now. It never changes; `restore` returns to it."""
+        return self._state
+
+    def restore(self, state: State) -> Model:
+        """Make the model what `state` says: an earlier state of this model, or that of another one."""
+        with self._writing, self._latest() as now:
+            same = {"extractor"} if state.checksum and state.checksum == now.checksum else set()
+            kept = {role: entry for role, entry in now.manifest.files.items() if role in same}
+            manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
+            self._state = replace(state, manifest=manifest).write(self._folder)
+        return self
+
     def remove_if_empty(self) -> None:
         """Delete the model if it has no classes, and its folder if nothing else is in it."""
         with self._writing, self._latest() as state:
@@ -323,6 +341,23 @@ class Model:
     def info(self) -> Info:
         """Describe the model: classes, stored statistics and what is never stored."""
         return describe(self.path, self._state.manifest, self._state.contents)
+
+    def expected_accuracy(self) -> ExpectedAccuracy | None:
+        """Return the accuracy to expect for new images; None if there are too few to say, or no class statistics."""
+        classifier = self._state.classifier
+        return classifier.expected_accuracy() if isinstance(classifier, IncrementalClassifier) else None
+
+    def packed(self) -> bytes:
+        """Return the folder as a zip file, which `unpacked` opens. The state before the last change is not in it."""
+        return pack(self._folder)
+
+    @classmethod
+    def unpacked(cls, content: bytes, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Model:
+        """Create a model in the folder `path` from a zip file that `packed` made."""
+        folder = Folder(path)
+        folder.check_free()
+        folder.path.mkdir(parents=True, exist_ok=True)
+        return cls.open(unpack(content, folder.path, most_bytes).path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
         """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.export`. Needs the extra `onnx`."""

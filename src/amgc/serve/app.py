@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,17 +11,22 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.requests import ClientDisconnect
 
 import amgc
+from amgc.core.expected import ENOUGH
 from amgc.data.decode import available_cores
-from amgc.model import Model, PictureError
+from amgc.model import Info, Model, PictureError
+from amgc.model.model import normal
 from amgc.model.pictures import Picture
 from amgc.serve import schemas
+from amgc.serve.downloads import EXAMPLE, onnx_file, opened
 from amgc.serve.errors import ApiError, api_error
 from amgc.serve.guard import Guard, Settings
-from amgc.serve.schemas import error_responses, form
+from amgc.serve.reference import reference
+from amgc.serve.schemas import binary, error_responses, form, zip_body
 from amgc.serve.update_queue import UpdateQueue
 from amgc.serve.uploads import check_pixels, read_form
 
@@ -95,13 +100,14 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         operation_id="learn",
         openapi_extra=form(limits, label=True) | security,
     )
-    async def learn(request: Request) -> schemas.LearnResult:
+    async def learn(request: Request, options: Annotated[schemas.LearnOptions, Query()]) -> schemas.LearnResult:
         """Learn a class from images, or add images to a known class. Responds when that is done. Unreadable images are skipped
         and listed; it is an error if no image is readable.
         """
         pictures, texts = await read_form(request, limits, ("label",))
+        lesson = options.lesson
         usable, skipped = await asyncio.get_running_loop().run_in_executor(predicting, _usable, pictures, settings)
-        learned = await _finished(updates.learn(usable, texts["label"]))
+        learned = await _finished(updates.learn(usable, texts["label"], lesson))
         skipped += [schemas.Skipped(source=source, reason=reason) for source, reason in learned.skipped]
         skipped += [schemas.Skipped(source=source, reason="the same picture was sent twice") for source in learned.repeated]
         (label,) = learned.added
@@ -110,6 +116,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
             pictures=learned.images,
             known_before=bool(learned.again),
             skipped=skipped,
+            repeated=list(learned.repeated),
             seconds=learned.seconds,
         )
 
@@ -123,6 +130,83 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         """Forget a class."""
         await _finished(updates.forget(wanted.label))
         return schemas.ForgetResult(label=wanted.label, classes=len(updates.info.classes))
+
+    @app.post(
+        "/api/rename",
+        responses=error_responses(*guarded, 400, 404, 408, 409, 413, 422, 500, 503, 507),
+        operation_id="rename",
+        openapi_extra=security,
+    )
+    async def rename(wanted: schemas.Rename) -> schemas.Label:
+        """Rename a class, or join it with another one."""
+        await _finished(updates.rename(wanted.label, wanted.to, wanted.join))
+        return schemas.Label(label=normal(wanted.to))
+
+    @app.post(
+        "/api/undo",
+        responses=error_responses(*guarded, 400, 408, 409, 413, 500, 503, 507),
+        operation_id="undo",
+        openapi_extra=security,
+    )
+    async def undo() -> schemas.UndoResult:
+        """Take the last change back: a lesson, a new name or an opened model. Forgetting is final."""
+        undone = await _finished(updates.undo())
+        return schemas.UndoResult(undone=undone, classes=len(updates.info.classes))
+
+    async def file(make: Callable[[Model], bytes], name: str, kind: str) -> Response:
+        try:
+            content = await asyncio.get_running_loop().run_in_executor(predicting, make, model)
+        except Exception as error:
+            raise api_error(error) from error
+        return Response(content, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+
+    @app.get(
+        "/api/model.zip",
+        responses=error_responses(*guarded, 500) | binary("application/zip"),
+        response_class=Response,
+        operation_id="download",
+        openapi_extra=security,
+    )
+    async def download() -> Response:
+        """Download the model's folder as a zip file."""
+        return await file(Model.packed, "model.zip", "application/zip")
+
+    @app.get(
+        "/api/model.onnx",
+        responses=error_responses(*guarded, 409, 500) | binary("application/octet-stream"),
+        response_class=Response,
+        operation_id="onnx",
+        openapi_extra=security,
+    )
+    async def onnx() -> Response:
+        """Download the model as one ONNX file, verified with onnxruntime."""
+        return await file(onnx_file, "model.onnx", "application/octet-stream")
+
+    @app.post(
+        "/api/open",
+        responses=error_responses(*guarded, 400, 408, 409, 413, 415, 422, 500, 503, 507),
+        operation_id="open",
+        openapi_extra=zip_body() | security,
+    )
+    async def open_model(request: Request) -> schemas.OpenResult:
+        """Replace the model by the one in a zip file of `/api/model.zip`. This can be undone."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/zip":
+            raise ApiError(415, "Send the zip file as the body of the request, with the type application/zip.")
+        try:
+            content = await request.body()
+        except ClientDisconnect as error:
+            raise ApiError(400, "The request is incomplete.") from error
+        state = await asyncio.get_running_loop().run_in_executor(predicting, opened, content, limits.upload_bytes)
+        await _finished(updates.replace(state))
+        return schemas.OpenResult(classes=len(updates.info.classes))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(reference(app.openapi()))
+
+    @app.get("/classify.py", include_in_schema=False)
+    async def example() -> Response:
+        return Response(EXAMPLE, media_type="text/x-python; charset=utf-8")
 
     app.mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True))
     _describe_token(app, settings)
@@ -138,10 +222,24 @@ def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
         bytes=sum(info.bytes.values()),
         changeable=info.changeable,
         learning=schemas.Learning(label=now.label, done=now.done, total=now.total) if now else None,
+        undo=updates.undo_words,
+        quality=schemas.Quality(**updates.expected._asdict()) if updates.expected else None,
+        enough=ENOUGH,
+        forgotten=_remains(info),
         waiting=updates.waiting,
         problem=updates.problem,
         limits=schemas.RequestLimits(upload_mb=limits.upload_mb, megapixels=limits.megapixels, images=limits.images),
     )
+
+
+def _remains(info: Info) -> list[str]:
+    """Say what remains of a class that is forgotten."""
+    remains = []
+    if info.covariance == "shared":
+        remains.append("its share in the covariance of the features that all classes have in common")
+    if info.features["name"] == "patches":
+        remains.append("filters that were fitted on the first pictures, if it was among these")
+    return remains
 
 
 def _usable(pictures: list[Picture], settings: Settings) -> tuple[list[Picture], list[schemas.Skipped]]:

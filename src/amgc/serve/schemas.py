@@ -72,6 +72,7 @@ class LearnResult(Exact):
     pictures: int = Field(ge=1, description="number of images learned")
     known_before: bool = Field(description="whether the class was known before")
     skipped: list[Skipped] = Field(description="unreadable images")
+    repeated: list[str] = Field(description="copies of other images of the request, which count once")
     seconds: float = Field(ge=0)
 
 
@@ -79,6 +80,29 @@ class Label(Exact):
     """The name of a class."""
 
     label: str = Field(min_length=1, max_length=MAX_LABEL)
+
+
+class Rename(Exact):
+    """A class and its new name."""
+
+    label: str = Field(min_length=1, max_length=MAX_LABEL)
+    to: str = Field(min_length=1, max_length=MAX_LABEL, pattern=LABEL_PATTERN)
+    join: bool = Field(False, description="join the class of the new name, if there is one; otherwise that is an error")
+
+
+class LearnOptions(Exact):
+    """Options of learning."""
+
+    lesson: str = Field("", max_length=100, description="requests in a row with the same value are undone together")
+
+
+class UndoResult(Exact):
+    undone: str = Field(description="the change, in words")
+    classes: int = Field(ge=0, description="number of classes now")
+
+
+class OpenResult(Exact):
+    classes: int = Field(ge=0, description="number of classes now")
 
 
 class ForgetResult(Exact):
@@ -101,6 +125,15 @@ class Learning(Exact):
     total: int = Field(ge=1)
 
 
+class Quality(Exact):
+    """The accuracy to expect for new images, from the class statistics by leave-one-out."""
+
+    accuracy: float = Field(ge=0, le=1, description="share of correct answers, classes weighted equally")
+    margin: float = Field(ge=0, le=1, description="how far off it may be")
+    confused: list[str] = Field(min_length=2, max_length=2, description="the two classes that are confused most")
+    confusion: float = Field(ge=0, le=1, description="mean probability of the one for images of the other")
+
+
 class RequestLimits(Exact):
     """Limits of a request."""
 
@@ -118,6 +151,10 @@ class Classes(Exact):
     bytes: int = Field(ge=0, description="size of all files of the model")
     changeable: bool = Field(description="whether the model can learn")
     learning: Learning | None
+    undo: str | None = Field(description="the change that can be undone, in words")
+    quality: Quality | None = Field(description="null if there are too few images to say, or no class statistics")
+    enough: int = Field(ge=1, description="number of images of each class from which `quality` is known")
+    forgotten: list[str] = Field(description="what remains of a class that is forgotten, in words")
     waiting: int = Field(ge=0, description="number of updates in the queue")
     problem: str | None = Field(description="why the classes may be outdated; null if they are not")
     limits: RequestLimits
@@ -131,7 +168,7 @@ REASONS = {
     408: "the request is incomplete, and no more data arrives",
     409: "the model cannot do this: it has no classes yet, or cannot learn",
     413: "too many bytes, images or pixels",
-    415: "the request is not multipart/form-data",
+    415: "the request is not of the expected type",
     422: "a parameter, part or image is invalid; `detail` says which and why",
     429: "too many requests of this client, or too many updates in the queue",
     500: "the model's folder cannot be read or written, or an internal error",
@@ -163,3 +200,14 @@ def form(limits: Limits, label: bool) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False}
     encoding = {"images": {"contentType": "image/*"}}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema, "encoding": encoding}}}}
+
+
+def zip_body() -> dict[str, Any]:
+    """Describe a request whose body is a zip file."""
+    content = {"application/zip": {"schema": {"type": "string", "format": "binary"}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def binary(kind: str) -> dict[int | str, dict[str, Any]]:
+    """Describe a response that is a file."""
+    return {200: {"description": "the file", "content": {kind: {"schema": {"type": "string", "format": "binary"}}}}}

@@ -13,9 +13,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
+from amgc.core.expected import ExpectedAccuracy
 from amgc.model import Info, Learned, Model
 from amgc.model.model import checked_name, normal
 from amgc.model.pictures import Picture
+from amgc.model.state import State
 from amgc.serve.errors import LOG, ApiError
 
 CHECK_SECONDS = 0.5  # seconds between checks of the folder
@@ -38,12 +40,28 @@ class Progress:
     total: int
 
 
+@dataclass(frozen=True)
+class Undoable:
+    """The last change, and the model before it. The folder contains the state before the last request.
+
+    what : the change in words. lesson : requests with the same number, if not "", belong to one change.
+    generation : of the model after the change; if another process has changed it since, the change cannot be undone.
+    """
+
+    what: str
+    lesson: str
+    before: State
+    generation: int
+
+
 class UpdateQueue:
     """A bounded queue of updates and the thread that runs them. `stop` cancels the current update and those that wait."""
 
     def __init__(self, model: Model, waiting: int) -> None:
         self.model = model
         self.info: Info = model.info()  # cached after each change, so that requests do not wait for the disk
+        self.expected: ExpectedAccuracy | None = model.expected_accuracy()
+        self.last: Undoable | None = None
         self.progress: Progress | None = None
         self.problem: str | None = None  # why changes by other processes cannot be loaded
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(waiting)
@@ -66,18 +84,67 @@ class UpdateQueue:
         """Number of updates in the queue."""
         return self._jobs.qsize()
 
-    def learn(self, pictures: list[Picture], label: str) -> Future[Learned]:
-        """Learn a class; unreadable images are skipped."""
+    def learn(self, pictures: list[Picture], label: str, lesson: str = "") -> Future[Learned]:
+        """Learn a class; unreadable images are skipped. Requests of one lesson are undone together."""
         name = checked_name(label)
 
         def job() -> Learned:
             self.progress = Progress(name, 0, len(pictures))
             return self.model.learn(pictures, name, progress=lambda *at: self._advance(name, *at), on_corrupt="skip")
 
+        return self._submit(job, f"learning “{name}”", lesson)
+
+    def undo(self) -> Future[str]:
+        """Take the last change back and return it in words."""
+
+        def job() -> str:
+            self._check_folder()  # another process may have changed the model: what it has forgotten must not come back
+            if self.undo_words is None:
+                raise ApiError(409, "There is nothing to undo.")
+            what = self.undo_words
+            if self.undoable is None:
+                self.model.undo()
+            else:
+                self.model.restore(self.undoable.before).drop_previous()
+            return what
+
         return self._submit(job)
 
+    @property
+    def undoable(self) -> Undoable | None:
+        """The last change, if it can be undone: it was made here, and no other process has changed the model since."""
+        return self.last if self.last and self.last.generation == self.info.generation else None
+
+    @property
+    def undo_words(self) -> str | None:
+        """What can be undone, in words: the last change made here, or the one before that the folder stores."""
+        if self.undoable is not None:
+            return self.undoable.what
+        return "the last change" if self.info.can_undo else None
+
+    def replace(self, other: State) -> Future[None]:
+        """Replace the model by another."""
+
+        def job() -> None:
+            self.model.restore(other)
+
+        return self._submit(job, "opening a model")
+
+    def rename(self, label: str, to: str, join: bool) -> Future[None]:
+        """Give a class another name, or let it join a class of that name."""
+        old, new = normal(label), checked_name(to)
+
+        def job() -> None:
+            if old not in self.model.classes:
+                raise ApiError(404, "The model has no class of that name.")
+            if new in self.model.classes and not join:
+                raise ApiError(409, f"The model has a class “{new}” already; join the two, or choose another name.")
+            self.model.rename(old, new, join=join)
+
+        return self._submit(job, f"renaming “{old}” to “{new}”")
+
     def forget(self, label: str) -> Future[None]:
-        """Forget a class."""
+        """Forget a class. This cannot be undone."""
 
         def job() -> None:
             if normal(label) not in self.model.classes:
@@ -86,7 +153,8 @@ class UpdateQueue:
 
         return self._submit(job)
 
-    def _submit(self, job: Callable[[], T]) -> Future[T]:
+    def _submit(self, job: Callable[[], T], what: str = "", lesson: str = "") -> Future[T]:
+        """Queue a change. `what` says in words what can be undone afterwards; "" for nothing."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -96,8 +164,9 @@ class UpdateQueue:
                 try:
                     if self._closing.is_set():
                         raise StoppedError
+                    before = self.model.state
                     found = job()
-                    self.info = self.model.info()
+                    self._note(before, what, lesson)
                 finally:
                     self.progress = None  # before the result is set: who has it must not see the update still running
             except Exception as error:
@@ -113,6 +182,19 @@ class UpdateQueue:
             seconds = 5
             raise ApiError(429, f"{self.waiting} updates are waiting already; try again in {seconds} s.", seconds) from None
         return future
+
+    def _note(self, before: State, what: str, lesson: str) -> None:
+        """Note the state after a change, and what it was before."""
+        same = lesson and self.undoable is not None and self.undoable.lesson == lesson
+        info = self.model.info()
+        if same:
+            assert self.last is not None
+            together = what if what == self.last.what else "learning several classes"
+            self.last = Undoable(together, lesson, self.last.before, info.generation)
+        else:
+            self.last = Undoable(what, lesson, before, info.generation) if what else None
+        self.expected = self.model.expected_accuracy()
+        self.info = info
 
     def _advance(self, label: str, done: int, total: int) -> None:
         self.progress = Progress(label, done, total)
@@ -137,6 +219,7 @@ class UpdateQueue:
             if stamp == self._seen and self.problem is None:
                 return
             self.model.refresh()
+            self.expected = self.model.expected_accuracy()
             self.info, self._seen, self.problem = self.model.info(), stamp, None
         except Exception as error:  # the folder is missing, damaged or of a newer version
             if self.problem is None:

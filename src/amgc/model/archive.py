@@ -1,0 +1,75 @@
+"""A model's folder as one zip file, to take along and to open elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from amgc.files import FileFormatError
+from amgc.model.folder import MANIFEST, OURS, Folder, Manifest
+
+MOST_FILES = 8  # a model has three at most
+
+
+def pack(folder: Folder) -> bytes:
+    """Return the folder as a zip file, without the state before the last change. Paths in the manifest are reduced to names."""
+
+    def read(manifest: Manifest) -> bytes:
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # weights do not get smaller
+            made, features = _without_places(manifest.made), _without_places(manifest.features)
+            shared = replace(manifest, made=made, features=features, previous=None)
+            archive.writestr(MANIFEST, json.dumps(shared.to_json(), ensure_ascii=False, indent=1))
+            for entry in manifest.files.values():
+                archive.writestr(entry.name, folder.checked(entry).read_bytes())
+        return written.getvalue()
+
+    return folder.read(read)
+
+
+def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
+    """Write the files of a zip file to the folder `into`. Only names of a model's files are accepted, without folders.
+
+    most_bytes : of all files together. Sizes are counted while reading, as a zip file may claim others.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = [one for one in archive.infolist() if not one.is_dir()]
+            names = [one.filename for one in members]
+            if MANIFEST not in names:
+                raise FileFormatError(f"the zip file has no {MANIFEST} at its top, so it is not a model of amgc.")
+            for name in names:
+                if name != MANIFEST and (not OURS.fullmatch(name) or name.startswith(".")):
+                    raise FileFormatError(f"the zip file contains {name!r}, which is not a file of a model.")
+            if len(names) > MOST_FILES or len(set(names)) < len(names):
+                raise FileFormatError("the zip file contains more files than a model has.")
+            left = most_bytes
+            for one in members:
+                with archive.open(one) as file:
+                    part = file.read(left + 1)
+                left -= len(part)
+                if left < 0:
+                    raise FileFormatError(f"the files in the zip file have more than {most_bytes / 1e6:.0f} MB.")
+                (into / one.filename).write_bytes(part)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise FileFormatError(f"the file is not a readable zip file ({error}).") from error
+    return Folder(into)
+
+
+def _without_places(about: dict[str, Any]) -> dict[str, Any]:
+    """Return the dictionary with the names of files instead of their paths.
+
+    >>> _without_places({"given": "/home/ann/weights.pt", "by": "create", "seed": 0})
+    {'given': 'weights.pt', 'by': 'create', 'seed': 0}
+    """
+    return {name: _last(value) if name in ("given", "from") else value for name, value in about.items()}
+
+
+def _last(value: Any) -> Any:
+    if not isinstance(value, str) or not ("/" in value or "\\" in value):
+        return value
+    return (PureWindowsPath if "\\" in value else PurePosixPath)(value).name
