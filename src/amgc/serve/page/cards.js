@@ -383,6 +383,7 @@ async function undo() {
       if (item.lesson === lastLesson) item.remove();
     }
     lastLesson = "";
+    for (const card of cards) say(card.said, ""); // what they say may not be true any more
   }
   await look();
   if (done) say(place, `Undone: ${done.undone}.`);
