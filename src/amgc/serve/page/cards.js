@@ -69,7 +69,8 @@ class Card {
   fit() {
     const name = this.find(".name");
     name.style.blockSize = "auto";
-    if (name.scrollHeight) name.style.blockSize = `${name.scrollHeight}px`;
+    const edges = name.offsetHeight - name.clientHeight; // borders, which scrollHeight does not count
+    if (name.scrollHeight) name.style.blockSize = `${name.scrollHeight + edges}px`;
   }
 
   // ---- names ----
