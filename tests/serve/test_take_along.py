@@ -189,7 +189,21 @@ def hostile(model: Model) -> dict[str, bytes]:
     }
 
 
-KINDS = ["outside", "absolute", "inside", "windows", "hidden", "other", "named", "bomb", "damaged", "missing", "empty", "text", "cut"]
+KINDS = [
+    "outside",
+    "absolute",
+    "inside",
+    "windows",
+    "hidden",
+    "other",
+    "named",
+    "bomb",
+    "damaged",
+    "missing",
+    "empty",
+    "text",
+    "cut",
+]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "no manifest"])
