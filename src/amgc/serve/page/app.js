@@ -27,7 +27,7 @@ watch(({ classes, quality, enough, changeable }) => {
   if (quality) {
     const low = Math.max(0, quality.accuracy - quality.margin), high = Math.min(1, quality.accuracy + quality.margin);
     figure = `about ${percent(quality.accuracy)}`;
-    text = `of new pictures like these would be named correctly; it may be ${percent(low).replace(" %", "")} to ${percent(high)}.`;
+    text = `of new pictures like these would be named correctly; it may be ${percent(low).replace(" %", "")} to ${percent(high).replace(" ", "\u00a0")}.`;
     if (quality.margin < 0.1 && quality.confusion >= 0.01) {
       const [one, other] = quality.confused;
       pair = `It confuses “${one}” and “${other}” most: about ${percent(quality.confusion)} of one pass for the other. More pictures of these help most.`;

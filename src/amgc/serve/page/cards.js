@@ -69,7 +69,8 @@ class Card {
   fit() {
     const name = this.find(".name");
     name.style.blockSize = "auto";
-    if (name.scrollHeight) name.style.blockSize = `${name.scrollHeight}px`;
+    const edges = name.offsetHeight - name.clientHeight; // borders, which scrollHeight does not count
+    if (name.scrollHeight) name.style.blockSize = `${name.scrollHeight + edges}px`;
   }
 
   // ---- names ----
@@ -384,6 +385,7 @@ async function undo() {
       if (item.lesson === lastLesson) item.remove();
     }
     lastLesson = "";
+    for (const card of cards) say(card.said, ""); // what they say may not be true any more
   }
   await look();
   if (done) say(place, `Undone: ${done.undone}.`);
