@@ -11,7 +11,8 @@ import pytest
 from model.drawing import draw
 from PIL import Image
 
-from amgc.core.typicality import random_directions
+from amgc.core.directions import random_directions
+from amgc.core.typicality import NARROW
 from amgc.model import Model
 from amgc.model.extractors import encode
 from amgc.model.pictures import pictures
@@ -64,7 +65,9 @@ def test_no_image_and_no_feature_row_is_in_the_folder_or_left_in_temporary_files
     def look() -> None:
         shown = np.stack([model._state.frame.pixels(one) for one in pictures(images)])
         rows = encode(model._state.extractor, shown)
-        wanted = needles(images, rows.numpy()) + needles(images[:0], (rows.double() @ random_directions(rows.shape[1])).numpy())
+        wanted = needles(images, rows.numpy()) + needles(
+            images[:0], (rows.double() @ random_directions(rows.shape[1], NARROW)).numpy()
+        )
         searches.append(search(model.path, wanted))
 
     for number, kind in enumerate(("cat", "dog", "owl")):
