@@ -45,8 +45,8 @@ CALIBRATION = {"accuracy, %": ("accuracy", 1), "mean stated probability, %": ("s
 
 
 def together(job: Callable[..., Figures], calls: Sequence[tuple[Any, ...]]) -> list[Figures]:
-    """Run calls in as many processes as there are cores. Each has one thread: the matrices are small."""
-    return list(Parallel(n_jobs=available_cores())(delayed(job)(*call) for call in calls))
+    """Run many calls in as many processes as there are cores, few in this one. Each has one thread: the matrices are small."""
+    return list(Parallel(n_jobs=available_cores() if len(calls) > 8 else 1)(delayed(job)(*call) for call in calls))
 
 
 def by_draw(counts: Sequence[int | None], draws: int) -> list[tuple[int | None, int]]:
