@@ -10,7 +10,7 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,8 @@ class Trial:
     trained: float = 1.0  # images that train the network, for each image of a batch
     passed: float = 0.0  # images that go forwards only, for each image of a batch
     repeats: float = 1.0  # how often an epoch uses each image
-    collect: float = 0.0  # time of `Method.collect` per image, which it trains on once
+    collect: float = 0.0  # time of `Method.collect` per image
+    collects: bool = False  # whether `Method.collect` reads the images, each once and with gradients
     end: float = 0.0  # time of `Method.end` for no rows
     row: float = 0.0  # time of `Method.end` per row of features
     reads: bool = False  # whether `Method.end` reads the features
@@ -76,7 +77,7 @@ def estimate(session: Session) -> Cost:
     for index in left:
         trial, images = trials[min(index, 1)], session.features.image_count(index)
         steps, shown, forwards = passes(session, index, trial)
-        trained += round(shown * trial.trained) + images * isinstance(session.method, CollectsFromImages)
+        trained += round(shown * trial.trained) + images * trial.collects
         passed += round(shown * trial.passed) + forwards
         tasks.append(steps * trial.step + forwards * forward + images * (trial.collect + trial.row) + trial.end)
     checkpoint = trials[-1].checkpoint
@@ -142,10 +143,15 @@ def _measure_task(trial: Session, session: Session, index: int, images: Counter[
     method.task = task = Task(1, range(half, min(half + stream.sizes[1], classes))) if index else Task(0, range(half))
     method.begin(task, torch.Generator().manual_seed(0))
     steps = _measure_steps(trial, session, task, images) if method.phase(task).epochs else (0.0, 1.0, 0.0, 1.0)
-    timed, whole, collect = method.network.dim, session.network.dim, 0.0
+    timed, whole, collect, collected = method.network.dim, session.network.dim, 0.0, Counter[str]()
     if isinstance(method, CollectsFromImages) and timed == whole:
         few = _RandomImages(trial, COLLECTED)
-        plain = PlainImages(lambda size: few.batches(few.training_images(task), size), lambda tensor: tensor)
+
+        def batches(size: int) -> Iterator[tuple[Tensor, Tensor]]:
+            collected["passes"] += 1
+            return few.batches(few.training_images(task), size)
+
+        plain = PlainImages(batches, lambda tensor: tensor)
         collect = _seconds(lambda: method.collect(task, plain)) / COLLECTED / session.processes.count
     features = _random_features(method, task, ROWS)
     less = _seconds(lambda: copy.deepcopy(method).end(task, features))  # warms up
@@ -157,7 +163,7 @@ def _measure_task(trial: Session, session: Session, index: int, images: Counter[
     sizes = (t.nbytes * math.prod(growth.get(axis, 1.0) for axis in t.shape) for t in pack(method.state())[1].values())
     checkpoint = round(sum(sizes) * classes / len(task.seen)) + 2 * sum(p.nbytes for p in method.network.parameters())
     end, row = max(0.0, less - row * ROWS) * (whole / timed) ** 3, row * (whole / timed) ** 2
-    return Trial(*steps, collect, end, row, next(iter(features), None) is None, checkpoint)
+    return Trial(*steps, collect, bool(collected), end, row, next(iter(features), None) is None, checkpoint)
 
 
 def _measure_steps(trial: Session, session: Session, task: Task, images: Counter[bool]) -> tuple[float, float, float, float]:
