@@ -617,6 +617,24 @@ def test_a_header_or_file_that_lacks_something_is_refused(tmp_path, form):
             _load(tmp_path, header, {k: v for k, v in tensors.items() if k != name})
 
 
+@pytest.mark.parametrize(("form", "added"), [("diagonal", "sketch"), ("shared", "size")])
+def test_a_file_of_version_1_is_read_and_goes_on(tmp_path, form, added):
+    """It lacks a tensor. Then classes vary equally, and features are independent."""
+    features, labels = _data()
+    statistics = _fed(form, features, labels)
+    header = {name: value for name, value in statistics.header().items() if name != "version"}
+    older = {name: value for name, value in statistics.tensors().items() if name != added}
+    found = _load(tmp_path, header, older)
+    assert torch.equal(found.mean, statistics.mean) and torch.equal(found.pooled(), statistics.pooled())
+    if form == "shared":
+        assert_close(found.sizes(), statistics.pooled().trace().expand(len(found)), 1e-6)
+    else:
+        assert found.dependence() == 1
+    assert found.update(features, labels).count.tolist() == (2 * statistics.count).tolist()
+    with pytest.raises(FileFormatError, match="do not fit together"):
+        _load(tmp_path, statistics.header() | {"version": 3}, statistics.tensors())
+
+
 # ---- bad input ----------------------------------------------------------------------------------------------------------
 
 ROW = [0.0] * DIM

@@ -94,8 +94,7 @@ def test_too_few_samples_and_a_single_class_count_as_typical(form):
 def test_without_correlations_everything_counts_as_typical():
     classifier = AMGCClassifier(covariance="diagonal").fit(*first(20))
     assert (classifier.typicality(TEST) == 1).all()
-    with pytest.raises(ValueError, match="stores variances only"):
-        Typicality(classifier.statistics_)
+    assert (Typicality(classifier.statistics_)(TEST, [0] * len(TEST)) == 1).all()
 
 
 @pytest.mark.parametrize("form", FORMS)

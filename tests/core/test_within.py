@@ -164,8 +164,8 @@ def test_draws_have_the_covariance_of_the_samples():
     """With many samples, leaving one out changes nothing: the product of x and a mean is that of the class mean, plus z."""
     features, labels = world((3000, 3000, 3000))
     found = of("full", features, labels, torch.ones(8, dtype=torch.float64))
-    assert [row for row, _ in found.draws()] == found.chosen == [0, 1, 2]
-    for (row, one), spread in zip(found.draws(), found.spread, strict=True):
+    assert [row for row, _ in found.draws] == found.chosen == [0, 1, 2]
+    for (row, one), spread in zip(found.draws, found.spread, strict=True):
         z = one.to_means - found.inner[row]
         assert len(z) == within_module.DRAWS // 3
         assert_close(z.T @ z / len(z), spread.numpy(), 0.1)
@@ -175,9 +175,9 @@ def test_draws_have_the_covariance_of_the_samples():
 def test_classes_of_one_sample_are_not_drawn_from():
     features, labels = world((1, 5, 1))
     found = of("full", features, labels, torch.ones(8, dtype=torch.float64))
-    assert found.order[found.chosen].tolist() == [1] and len(found.draws()) == 1
+    assert found.order[found.chosen].tolist() == [1] and len(found.draws) == 1
     single = of("shared", *world((1, 1, 1)), torch.ones(8, dtype=torch.float64))
-    assert single.chosen == [] and single.draws() == []
+    assert single.chosen == [] and single.draws == []
 
 
 def test_of_many_classes_some_are_drawn_from():

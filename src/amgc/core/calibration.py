@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from amgc.core.solver import Head
-from amgc.core.within import Within
+from amgc.core.within import Within, half_scores
 
 # Draws from Gaussians overlap less than real classes. On training images of photographs, CIFAR-100 and digits, with 5 to 50
 # samples a class, the best temperature of held-out samples was 1.1 to 2.7 times that of the draws (benchmarks/photos.py). The
@@ -31,12 +31,12 @@ def temperature(within: Within, head: Head) -> float:
     classes = len(within.count)
     if classes < 2:
         return 1.0
-    scores = 0.5 * (within.keep * within.inner - 0.5 * within.keep.square() * within.inner.diagonal())
+    scores = half_scores(within.inner, within.inner.diagonal(), within.keep)
     lead = float((scores.diagonal() - (scores.sum(1) - scores.diagonal()) / (classes - 1)).mean())
     if not lead > 0:  # all means are equal
         return 1.0
     found = math.log(lead / UNKNOWN_LEAD)
-    if draws := within.drawn:
+    if draws := within.draws:
         leads = torch.cat([_leads(row, one.scores(within.keep)) for row, one in draws])
         freedom = float(within.count.mean()) - 1
         share = freedom**2 / (freedom**2 + TRUSTED)

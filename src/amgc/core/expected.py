@@ -53,7 +53,7 @@ def expected(within: Within, head: Head, temperature: float) -> Expected | None:
         return None
     own = temperature / relative_scale(within, head)  # the draws' scores are half of LDA's
     sure, mixed, rows = [], [], []
-    for row, left in within.drawn:
+    for row, left in within.draws:
         shares = torch.softmax(left.scores(within.keep) / own, 1)
         sure.append(shares.max(1).values.mean())
         mixed.append(shares.mean(0))

@@ -177,8 +177,6 @@ class IncrementalClassifier:
         """
         chosen = self.classes_[self._scores(X).argmax(1)].tolist()
         solved = self._solved()
-        if self.statistics_.form == "diagonal":
-            return np.ones(len(chosen))
         if solved.typicality is None:
             solved.typicality = Typicality(self.statistics_)
         return solved.typicality(self._checked_rows(X), [self.statistics_.index(label) for label in chosen])

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from amgc import files, tensor_files
-from amgc.core import symmetric
+from amgc.core import packing, symmetric
 from amgc.core.covariance import Covariances, LowRank, SharedCovariance
 from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
 from amgc.core.scatter import ROWS, Scatter
@@ -392,27 +392,14 @@ class ClassStatistics:
 
     def header(self) -> dict[str, Any]:
         """Return what `from_file` needs besides the tensors, for JSON."""
-        for label in self.classes:
-            if not isinstance(label, str | int | float | bool):
-                raise TypeError(f"a class label saved to a file must be a string or a number, not {label!r}.")
-        about: dict[str, Any] = {"dim": self.dim, "covariance": self.form, "rank": self.rank}
-        about |= {"dtype": str(self.dtype).removeprefix("torch."), "classes": self.classes}
-        return about | ({"freedom": self._freedom} if self.form == "shared" else {})
+        return packing.header(self)
 
     def tensors(self, *, exact: bool = False) -> dict[str, Tensor]:
         """Return the tensors of a file: upper triangles of symmetric matrices, and factors as correlations in half precision.
 
         With `exact` factors are not rounded, for a run that must continue bit-identically.
         """
-        tensors = {name: self._rows(name) for name in self._used}
-        if self.form == "lowrank" and not exact:
-            tensors["factor"] = (tensors["factor"] / _deviation(tensors["diagonal"])).half()
-        if self.form == "full":
-            upper = torch.triu_indices(self.dim, self.dim)
-            tensors["full"] = tensors["full"][:, upper[0], upper[1]]
-        if self.form == "shared":
-            tensors["scatter"] = symmetric.packed(self._scatter.upper)
-        return tensors
+        return packing.tensors(self, exact)
 
     @classmethod
     def from_file(
@@ -421,32 +408,5 @@ class ClassStatistics:
         """Return the statistics with this `header()` and these `tensors()`."""
         dtype = {"float32": torch.float32, "float64": torch.float64}[header["dtype"]]
         result = cls(header["dim"], header["covariance"], header["rank"], dtype=dtype, device=device)
-        result.classes = list(header["classes"])
-        result._index = {name: i for i, name in enumerate(result.classes)}
-        if len(result._index) != len(result.classes):
-            raise ValueError("a class is listed twice")
-        for name, empty in result._used.items():
-            rows = tensors[name].to(empty.device)
-            if name == "factor" and rows.dtype == torch.float16:
-                rows = rows.to(dtype) * _deviation(tensors["diagonal"].to(rows.device))
-            if name == "full":
-                upper = torch.triu_indices(result.dim, result.dim)
-                packed, rows = rows, empty.new_empty(len(rows), result.dim, result.dim)
-                rows[:, upper[0], upper[1]] = packed
-                rows[:, upper[1], upper[0]] = packed
-            if rows.shape != (len(result.classes), *empty.shape[1:]) or rows.dtype != empty.dtype:
-                raise ValueError(f"{name!r} has shape {tuple(rows.shape)} and type {rows.dtype}")
-            if not bool(torch.isfinite(rows).all()):
-                raise ValueError(f"{name!r} holds NaN or infinity")
-            result._used[name] = rows
-        if bool((result.count < 1).any()):
-            raise ValueError("a class has no samples")
-        if result.form == "shared":
-            result._freedom = int(header["freedom"])
-            symmetric.unpack_into(result._scatter.upper, tensors["scatter"].to(result.device))
+        packing.fill(result, header, tensors)
         return result
-
-
-def _deviation(variances: Tensor) -> Tensor:
-    """Return standard deviations (K, d, 1), with 1 for features that do not vary."""
-    return torch.where(variances > 0, variances, 1.0).sqrt()[..., None]

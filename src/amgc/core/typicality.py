@@ -43,8 +43,6 @@ class Typicality:
     """Compares distances and directions of samples with those of the known classes."""
 
     def __init__(self, statistics: ClassStatistics) -> None:
-        if statistics.form == "diagonal":
-            raise ValueError("typicality needs covariances; covariance='diagonal' stores variances only.")
         self.enough = can_tell(statistics)
         if not self.enough:
             return
@@ -63,7 +61,7 @@ class Typicality:
         self.place = within.order.argsort()  # of each class in the order of `within`
         distance = within.length / (1 - within.leverage)
         self.expected = ((1 + 1 / within.count) * distance).log() - self.spread**2 / 2  # mean of log squared distances
-        draws = within.draws()
+        draws = within.draws
         noise = torch.randn(len(draws), len(draws[0][1].own), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         wider = torch.exp(self.spread * noise - self.spread**2 / 2) - 1
         cosines = [

@@ -41,7 +41,12 @@ class LeftOut(NamedTuple):
 
     def scores(self, keep: Tensor) -> Tensor:
         """Return half of LDA's scores (n, K) for means that are drawn towards their average by 1 - keep (K,)."""
-        return 0.5 * (keep * self.to_means - 0.5 * keep.square() * self.means)
+        return half_scores(self.to_means, self.means, keep)
+
+
+def half_scores(to_means: Tensor, means: Tensor, keep: Tensor) -> Tensor:
+    """Return half of LDA's scores, from products (n, K) of samples with the means and of the means with themselves."""
+    return 0.5 * (keep * to_means - 0.5 * keep.square() * means)
 
 
 def left_out(inner: Tensor, z: Tensor, h: Tensor, row: int, count: float, freedom: float) -> LeftOut:
@@ -113,15 +118,11 @@ class Within:
         return cls(order, mean, count, keep.cpu()[order], freedom, inner, length, leverage, chosen, spread)
 
     @cached_property
-    def drawn(self) -> list[tuple[int, LeftOut]]:
-        """The draws of seed 0."""
-        return self.draws()
-
-    def draws(self, seed: int = 0) -> list[tuple[int, LeftOut]]:
-        """Return, for each chosen class, what leaving out each of its samples would give, for draws in their place."""
+    def draws(self) -> list[tuple[int, LeftOut]]:
+        """For each chosen class, what leaving out each of its samples would give, with draws in place of the samples."""
         found = []
         number = max(DRAWS // max(len(self.chosen), 1), 1)
-        noise = torch.randn(number, len(self.inner), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        noise = torch.randn(number, len(self.inner), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         for row, spread in zip(self.chosen, self.spread, strict=True):
             count = float(self.count[row])
             h = torch.full((number,), float(self.length[row]) * (count - 1) / count, dtype=torch.float64)
@@ -141,11 +142,8 @@ def _spreads(
     if statistics.form == "shared":
         within = statistics.shared()
         pooled = (weight @ within.times(weight.T.to(statistics.device))).cpu()
-        size = (
-            1
-            + share * (statistics.sizes()[order.to(statistics.device)] / within.variances.sum().clamp_min(1e-300)).cpu()
-            - share
-        )
+        relative = (statistics.sizes() / within.variances.sum().clamp_min(1e-300)).cpu()[order]
+        size = 1 + share * (relative - 1)
         return pooled * size[chosen][:, None, None] * used, size
     average = statistics.pooled()
     rows = weight.to(average)
