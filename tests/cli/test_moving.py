@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from failing import failing
 
 from amgc.cli import moving
 from amgc.cli.moving import JOURNAL, Mover, undo
@@ -43,19 +44,9 @@ STEPS: list[tuple[Any, str]] = [
 
 
 @contextmanager
-def failing(patch: pytest.MonkeyPatch, number: int, fail: Callable[[], None], apart: bool) -> Iterator[list[str]]:
+def interrupted(patch: pytest.MonkeyPatch, number: int, fail: Callable[[], None], apart: bool) -> Iterator[list[str]]:
     """Let the `number`-th of these calls fail. `apart`: as if the folders were on different file systems."""
-    called: list[str] = []
     replace = os.replace
-
-    def watched(name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **kwargs: Any) -> Any:
-            called.append(name)
-            if len(called) == number:
-                fail()
-            return whole(*args, **kwargs)
-
-        return step
 
     def between(one: Any, two: Any) -> None:
         if apart and Path(one).parent != Path(two).parent:
@@ -64,9 +55,8 @@ def failing(patch: pytest.MonkeyPatch, number: int, fail: Callable[[], None], ap
 
     with patch.context() as inner:
         inner.setattr(os, "replace", between)
-        for home, name in STEPS:
-            inner.setattr(home, name, watched(name, getattr(home, name)))
-        yield called
+        with failing(inner, STEPS, number, fail) as called:
+            yield called
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -118,7 +108,7 @@ def test_killed_at_any_step_no_photo_is_lost_and_sorting_and_undoing_go_on(tmp_p
         source, into = photos(tmp_path / f"{number}/photos"), tmp_path / f"{number}/sorted"
 
         def work(source: Path = source, into: Path = into, number: int = number) -> None:
-            with failing(monkeypatch, number, killed, apart):
+            with interrupted(monkeypatch, number, killed, apart):
                 put_all(source, into, how)
 
         status = in_child(work)
@@ -150,7 +140,7 @@ def test_an_undo_that_is_killed_at_any_step_can_be_repeated(tmp_path, monkeypatc
         put_all(source, into, how)
 
         def work(into: Path = into, number: int = number) -> None:
-            with failing(monkeypatch, number, killed, apart):
+            with interrupted(monkeypatch, number, killed, apart):
                 undo(into)
 
         status = in_child(work)
@@ -177,7 +167,7 @@ def test_a_full_disk_or_ctrl_c_at_any_step_leaves_every_photo_at_one_place(tmp_p
 
     for number in range(1, 500):
         source, into = photos(tmp_path / f"{number}/photos"), tmp_path / f"{number}/sorted"
-        with failing(monkeypatch, number, stop if number % 2 else full, apart) as called:
+        with interrupted(monkeypatch, number, stop if number % 2 else full, apart) as called:
             with suppress(OSError, KeyboardInterrupt):
                 put_all(source, into, "move")
             complete = len(called) < number

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+from failing import failing
 from model.drawing import answers, draw
 
 from amgc.model import Model, ModelBusyError
@@ -35,26 +36,6 @@ STEPS: list[tuple[Any, str]] = [
     (pathlib.Path, "write_text"),
     (builtins, "open"),
 ]
-
-
-@contextmanager
-def failing(patch: pytest.MonkeyPatch, number: int, fail: Callable[[], None]) -> Iterator[list[str]]:
-    """Let the `number`-th of these calls fail. Gives the names of the calls so far."""
-    called: list[str] = []
-
-    def watched(name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **kwargs: Any) -> Any:
-            called.append(name)
-            if len(called) == number:
-                fail()
-            return whole(*args, **kwargs)
-
-        return step
-
-    with patch.context() as inner:
-        for home, name in STEPS:
-            inner.setattr(home, name, watched(name, getattr(home, name)))
-        yield called
 
 
 def full() -> None:
@@ -112,7 +93,7 @@ def test_a_change_that_fails_at_any_write_leaves_the_model_as_it_was_or_changed(
     for number in range(1, 200):
         tried = copied(model, tmp_path / f"try {number}")
         failed = True
-        with failing(monkeypatch, number, fail) as called:
+        with failing(monkeypatch, STEPS, number, fail) as called:
             try:
                 CHANGES[change](tried, other)
                 failed = False
@@ -155,7 +136,7 @@ def test_a_process_that_is_killed_at_any_write_leaves_the_model_as_it_was_or_cha
 
         with in_child() as child:
             if child.is_child:
-                with failing(monkeypatch, number, killed):
+                with failing(monkeypatch, STEPS, number, killed):
                     CHANGES[change](tried, other)
         outcomes.append(answers(Model.open(tried.path), "cat", "dog"))
         assert outcomes[-1] in (before, after)
@@ -186,7 +167,7 @@ def test_a_process_that_is_killed_while_it_makes_a_model_can_be_followed_by_anot
 
         with in_child() as child:
             if child.is_child:
-                with failing(monkeypatch, number, killed):
+                with failing(monkeypatch, STEPS, number, killed):
                     make(path, model, other)
         if (path / "manifest.json").exists():
             Model.open(path)
@@ -225,7 +206,7 @@ def in_child(wait: bool = True) -> Iterator[Child]:
 def test_the_first_learn_stopped_half_way_leaves_an_empty_model(tmp_path, monkeypatch):
     for number in range(1, 200):
         model = Model.create(tmp_path / f"{number}", filters=2)
-        with failing(monkeypatch, number, full) as called, suppress(OSError):
+        with failing(monkeypatch, STEPS, number, full) as called, suppress(OSError):
             model.learn(draw("cat", 10), "cat")
         opened = Model.open(model.path)
         assert opened.classes in ({}, {"cat": 10})

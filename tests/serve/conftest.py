@@ -6,11 +6,12 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import browser
 import pytest
 from landscapes import SKIES, landscape
-from serving import Server, server
+from serving import BASE, Server, server, taught
 
 from amgc.model import Model
 
@@ -173,3 +174,18 @@ def page(tab, served, other) -> Tab:
     tab.visit(served.address, 700)
     tab.until(f"{LOOK} && document.getElementById('known-sum').innerText.includes('2 classes, learned from 16 pictures')")
     return tab
+
+
+@pytest.fixture
+def model(tmp_path) -> Model:
+    return taught(tmp_path / "model")
+
+
+@pytest.fixture
+def client(model) -> Iterator[Any]:
+    from fastapi.testclient import TestClient  # of the extra `serve`; files without it skip
+
+    from amgc.serve.app import create_app
+
+    with TestClient(create_app(model), base_url=BASE) as client:
+        yield client

@@ -21,17 +21,6 @@ from amgc.serve.guard import Limits, Settings
 from amgc.serve.update_queue import UpdateQueue
 
 
-@pytest.fixture
-def model(tmp_path):
-    return taught(tmp_path / "model")
-
-
-@pytest.fixture
-def client(model):
-    with TestClient(create_app(model), base_url=BASE) as client:
-        yield client
-
-
 def known(client: TestClient) -> dict[str, int]:
     return {one["label"]: one["pictures"] for one in client.get("/api/classes").json()["classes"]}
 
@@ -294,4 +283,4 @@ def test_large_and_small_pictures_of_many_kinds_are_learned(client):
     lesson = client.post("/api/learn", files=parts(*kinds), data={"label": "grey"}).json()
     assert lesson["pictures"] == 5 and lesson["skipped"] == []
     lesson = client.post("/api/learn", files=parts(kinds[0], kinds[1], kinds[1]), data={"label": "twice"}).json()
-    assert lesson["pictures"] == 2 and [one["reason"] for one in lesson["skipped"]] == ["the same picture was sent twice"]
+    assert lesson["pictures"] == 2 and lesson["skipped"] == [] and lesson["repeated"] == ["3.png"]

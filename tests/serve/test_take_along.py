@@ -22,17 +22,6 @@ from amgc.serve.guard import Limits, Settings
 ZIP = {"Content-Type": "application/zip"}
 
 
-@pytest.fixture
-def model(tmp_path):
-    return taught(tmp_path / "model")
-
-
-@pytest.fixture
-def client(model):
-    with TestClient(create_app(model), base_url=BASE) as client:
-        yield client
-
-
 def learn(client: TestClient, kind: str, seeds: range, label: str | None = None, lesson: str = "") -> None:
     sent = parts(*(png(kind, seed) for seed in seeds))
     answer = client.post("/api/learn", params={"lesson": lesson}, files=sent, data={"label": label or kind})

@@ -1,4 +1,4 @@
-"""Commands for models of your own images: `amgc learn`, `forget`, `merge`, `model`, `info` and `export`."""
+"""Commands that make, change and show models of your own images, such as `amgc learn`. Each is a function of that name."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
 if TYPE_CHECKING:
-    from amgc.model import Model, Prediction
+    from amgc.model import PictureError, Prediction
 
 REJECT, UNSURE = 0.01, 0.5  # a class that is not more likely than all others together is unsure
 UNKNOWN_PILE, UNSURE_PILE = "unknown", "unsure"
@@ -79,88 +80,87 @@ def sort(
     if reject is None and opened.info().changeable:  # a model from a trained head cannot tell
         reject = REJECT
     piles = folder_names(opened.classes)
-    if dry_run:
-        return show_plan(opened, photos, left, Path(into), how, reject or None, unsure, piles)
-    return carry_out(opened, photos, left, Path(into), how, reject or None, unsure, piles)
+    answers = opened.predict_each(photos, reject=reject or None)  # raises an error before any folder is created
+    job = Sorting(photos, answers, Path(into), how, unsure, piles, left)
+    return show_plan(job) if dry_run else carry_out(job)
 
 
-def carry_out(
-    model: Model,
-    photos: Sequence[Path],
-    left: list[tuple[str, str]],
-    into: Path,
-    how: How,
-    reject: float | None,
-    unsure: float,
-    piles: dict[str, str],
-) -> int:
+@dataclass
+class Sorting:
+    """Photos with the model's answers, and where they go.
+
+    piles : the name of the folder of each class. left : files that stay where they are, with the reason. failed : how many of
+    them should have been sorted.
+    """
+
+    photos: Sequence[Path]
+    answers: Iterable[Prediction | PictureError]
+    into: Path
+    how: How
+    unsure: float
+    piles: dict[str, str]
+    left: list[tuple[str, str]]
+    failed: int = 0
+
+    def each(self, progress: Callable[[int, int], None]) -> Iterator[tuple[Path, str, Prediction]]:
+        """Yield each readable photo, the name of the folder for it, and the answer."""
+        from amgc.model import PictureError
+
+        for number, (photo, answer) in enumerate(zip(self.photos, self.answers, strict=True), start=1):
+            if isinstance(answer, PictureError):
+                self.fail(photo, answer.reason)
+            else:
+                yield photo, pile_of(answer, self.unsure, self.piles), answer
+            progress(number, len(self.photos))
+
+    def fail(self, photo: Path, reason: str) -> None:
+        self.left.append((str(photo), reason))
+        self.failed += 1
+
+
+def carry_out(job: Sorting) -> int:
     """Sort the photos and print a summary. Returns the exit code."""
     from amgc.cli.progress import bar, console
-    from amgc.model import PictureError
 
     counts: Counter[str] = Counter()
-    there, failed = 0, 0
-    answers = model.predict_each(photos, reject=reject)  # raises an error before the folder is created
-    with bar(console(), "sorting") as progress, Mover(into, how) as mover:
-        for number, (photo, answer) in enumerate(zip(photos, answers, strict=True), start=1):
-            if isinstance(answer, PictureError):
-                left.append((str(photo), answer.reason))
-                failed += 1
-            else:
-                pile = pile_of(answer, unsure, piles)
-                try:
-                    if mover.put(photo, pile) is None:
-                        there += 1
-                    else:
-                        counts[pile] += 1
-                except OSError as error:
-                    if error.errno not in SKIP:
-                        raise
-                    left.append((str(photo), error.strerror or str(error)))
-                    failed += 1
-            progress(number, len(photos))
-    show(f"{DONE[how]} {plural(counts.total(), 'photo')} into {into}." + (f" {there:,} were there already." if there else ""))
-    summarise(counts, piles, left)
+    there = 0
+    with bar(console(), "sorting") as progress, Mover(job.into, job.how) as mover:
+        for photo, pile, _ in job.each(progress):
+            try:
+                if mover.put(photo, pile) is None:
+                    there += 1
+                else:
+                    counts[pile] += 1
+            except OSError as error:
+                if error.errno not in SKIP:
+                    raise
+                job.fail(photo, error.strerror or str(error))
+    again = f" {there:,} were there already." if there else ""
+    show(f"{DONE[job.how]} {plural(counts.total(), 'photo')} into {job.into}.{again}")
+    summarise(counts, job)
     if counts:
-        show(f"`amgc sort --undo {into}` takes this back.")
-    return FAILED if failed else 0
+        show(f"`amgc sort --undo {job.into}` takes this back.")
+    return FAILED if job.failed else 0
 
 
-def show_plan(
-    model: Model,
-    photos: Sequence[Path],
-    left: list[tuple[str, str]],
-    into: Path,
-    how: How,
-    reject: float | None,
-    unsure: float,
-    piles: dict[str, str],
-) -> int:
+def show_plan(job: Sorting) -> int:
     """Print where each photo would go. Returns the exit code."""
     from amgc.cli.progress import bar, console
-    from amgc.model import PictureError
 
     counts: Counter[str] = Counter()
     taken: set[Path] = set()
     rows: list[list[str]] = []
-    failed = 0
     with bar(console(), "looking") as progress:
-        for number, (photo, answer) in enumerate(zip(photos, model.predict_each(photos, reject=reject), strict=True), start=1):
-            progress(number, len(photos))
-            if isinstance(answer, PictureError):
-                left.append((str(photo), answer.reason))
-                failed += 1
-                continue
-            pile = pile_of(answer, unsure, piles)
-            target = planned(how, photo, into / pile, taken)
+        for photo, pile, answer in job.each(progress):
+            target = planned(job.how, photo, job.into / pile, taken)
             fit = DASH if answer.fit is None else f"{answer.fit:.3f}"
             rows.append([str(photo), answer.label, percent(answer.probabilities[0]), fit, target or "is there already"])
             counts[pile] += target is not None
-    show_table(["photo", "class", "probability, %", "fit", f"would {how} to"], rows, left=(0, 1, 4))
+    show_table(["photo", "class", "probability, %", "fit", f"would {job.how} to"], rows, left=(0, 1, 4))
     show("")
-    summarise(counts, piles, left)
+    summarise(counts, job)
     show("This was a dry run: nothing has changed.")
-    return FAILED if failed else 0
+    return FAILED if job.failed else 0
 
 
 def planned(how: How, photo: Path, home: Path, taken: set[Path]) -> str | None:
@@ -186,14 +186,14 @@ def undo_sort(folder: Path) -> int:
     return FAILED if undone.kept else 0
 
 
-def summarise(counts: Counter[str], piles: dict[str, str], left: Sequence[tuple[str, str]]) -> None:
+def summarise(counts: Counter[str], job: Sorting) -> None:
     """Print the number of photos of each pile, and every file that was left out."""
-    names = {pile: label for label, pile in piles.items() if label != pile}
+    names = {pile: label for label, pile in job.piles.items() if label != pile}
     if counts:
         rows = [[pile + (f" (class {names[pile]})" if pile in names else ""), f"{counts[pile]:,}"] for pile in sorted(counts)]
         show_table(["folder", "photos"], rows)
-    if left:
-        show(f"Left where they are, {plural(len(left), 'file')}:", *(f"  {path}: {reason}" for path, reason in left))
+    if job.left:
+        show(f"Left where they are, {plural(len(job.left), 'file')}:", *(f"  {path}: {reason}" for path, reason in job.left))
 
 
 def pile_of(answer: Prediction, unsure: float, piles: dict[str, str]) -> str:

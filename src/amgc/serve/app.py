@@ -109,7 +109,6 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         usable, skipped = await asyncio.get_running_loop().run_in_executor(predicting, _usable, pictures, settings)
         learned = await _finished(updates.learn(usable, texts["label"], lesson))
         skipped += [schemas.Skipped(source=source, reason=reason) for source, reason in learned.skipped]
-        skipped += [schemas.Skipped(source=source, reason="the same picture was sent twice") for source in learned.repeated]
         (label,) = learned.added
         return schemas.LearnResult(
             label=label,

@@ -330,12 +330,14 @@ async function learn(card, files, views, lesson) {
       seconds += told.seconds;
       copies += told.repeated.length;
       const open = [...part];
-      for (const { source, reason } of told.skipped) {
+      const leaveOut = (source, reason) => {
         const place = Math.max(open.findIndex((file) => file.name.slice(0, 200) === source), 0);
         const [file] = open.splice(place, 1);
-        unused.push(file.name);
         mark(views.get(file), file, reason);
-      }
+        return file.name;
+      };
+      for (const { source, reason } of told.skipped) unused.push(leaveOut(source, reason));
+      for (const source of told.repeated) leaveOut(source, "the same as another picture");
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       if (![413, 422].includes(error.status)) {
