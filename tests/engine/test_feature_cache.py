@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
+import pytest
 import tiny
 
-from amgc.engine.run import run
+from amgc.engine import features
+from amgc.engine.run import resume, run
+from amgc.engine.watch import Stopped, Watch
 
 
 def test_a_frozen_network_gives_the_same_run_with_a_cache_and_from_it(tmp_path: Path) -> None:
@@ -25,3 +30,24 @@ def test_features_of_a_network_that_trains_are_not_cached(tmp_path: Path) -> Non
     config = tiny.config("finetune", machine={"feature_cache": str(tmp_path / "cache")})
     run(config, tmp_path / "run", dataset=tiny.images())
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_run_that_fills_the_cache_stops_between_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config("amgc-exact", first={"epochs": 0}, machine={"feature_cache": str(tmp_path / "cache")})
+    expected = run(config, tmp_path / "whole", dataset=tiny.images())
+    shutil.rmtree(tmp_path / "cache")
+    watch, passed, whole = Watch(), [], features.cached_features
+
+    def stopping(network: Any, images: Any, *, preprocess: Any, directory: str) -> Any:
+        def stopped(batch: Any) -> Any:
+            passed.append(len(batch))
+            watch.stop = True  # Ctrl-C while the first batch is on its way
+            return preprocess(batch)
+
+        return whole(network, images, preprocess=stopped, directory=directory)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(features, "cached_features", stopping)
+        run(config, tmp_path / "run", watch, dataset=tiny.images())
+    assert len(passed) == 1 and not (tmp_path / "cache").exists()
+    assert tiny.untimed(resume(tmp_path / "run", dataset=tiny.images())) == tiny.untimed(expected)

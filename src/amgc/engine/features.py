@@ -89,9 +89,7 @@ class FeatureSource:
         share, device = self.processes.share, self.processes.device
         shares = [rows[share(len(rows))] for rows in torch.split(torch.arange(len(images)), size)]
         for batch, labels in images.batches(shares):
-            if self.session.watch.stop and self.processes.count == 1:  # several processes cannot agree here
-                raise Stopped
-            plain = self.augment.plain(batch.to(device, non_blocking=True))
+            plain = self._plain(batch.to(device, non_blocking=True))
             plain = plain.contiguous(memory_format=torch.channels_last) if plain.ndim == 4 else plain
             yield plain, labels.to(device)
 
@@ -107,12 +105,18 @@ class FeatureSource:
         """Return all features (n, d), from the feature cache if there is one and the network does not train in this task."""
         network = self.method.network
         if self.cache and self.processes.count == 1 and not self.method.trains_network():
-            return cached_features(network, images, preprocess=self.augment.plain, directory=self.cache)
+            return cached_features(network, images, preprocess=self._plain, directory=self.cache)
         kept, start = torch.empty(len(images), network.dim), 0
         for features, _ in self.extract(images):
             kept[start : start + len(features)] = features
             start += len(features)
         return kept
+
+    def _plain(self, batch: Tensor) -> Tensor:
+        """Return a batch without augmentation. Between batches the run can be stopped."""
+        if self.session.watch.stop and self.processes.count == 1:  # several processes cannot agree here
+            raise Stopped
+        return self.augment.plain(batch)
 
     def _version(self) -> object:
         """Return a value that changes whenever a weight or a running mean of the network does."""
