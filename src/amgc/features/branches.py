@@ -1,4 +1,4 @@
-"""Change the layers of a network without changing its output: fold batch norm into convolutions, merge 1×1 into 3×3 branches.
+"""Change the layers of a network without changing its output: fold batch norm, add and merge 1×1 branches.
 
 SSRE (Zhu et al. 2022) does this between tasks. Modules keep their names and positions.
 """

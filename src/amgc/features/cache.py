@@ -1,4 +1,4 @@
-"""Compute the features of a network that is not trained once, and cache them in a folder.
+"""Compute the features of a frozen network once, and cache them in a folder.
 
 **Privacy.** A cache file contains the features of each image, which an exemplar-free method must not keep. It is temporary
 storage for the images of the current task, which are available anyway. Call `clear` at the end of a task to delete it.

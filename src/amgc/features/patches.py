@@ -133,7 +133,7 @@ class Patches(Extractor):
         whitening = (vectors * spread) @ vectors.T
         filters = torch.empty(0, len(mean), dtype=torch.float64)
         if self.settled.draw == "patches":
-            lively = (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)  # a patch of one colour cannot be a filter
+            lively = (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)  # a uniform patch cannot be a filter
             chosen = lively[torch.randperm(len(lively), generator=generator)[:count]]
             filters = (patches[chosen].double() - mean) @ whitening
         gaussian = torch.randn(count - len(filters), len(mean), dtype=torch.float64, generator=generator)
