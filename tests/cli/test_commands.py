@@ -254,7 +254,7 @@ def test_missing_weights_are_one_message(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "timm", timm)
     assert main(["run", "digits", "--method", "amgc", "--features", "timm:resnet18", "--dry-run"]) == 1
     told = capsys.readouterr().err
-    assert told.startswith("amgc: error: timm's weights of resnet18 could not be had (no network)")
+    assert told.startswith("amgc: error: timm's weights of resnet18 could not be downloaded (no network)")
     assert "--features.weights FILE" in told and "--features.no-pretrained" in told
 
 

@@ -114,7 +114,7 @@ def test_a_damaged_file_is_computed_again_with_a_warning(damage: str, network: E
         flipped = content[:-1] + bytes([content[-1] ^ 1])
         bad = {"truncate": content[: len(content) // 2], "flip": flipped, "foreign": b"hello", "empty": b""}[damage]
         path.write_bytes(bad)
-    with pytest.warns(UserWarning, match="computed anew"):
+    with pytest.warns(UserWarning, match="computed again"):
         assert torch.equal(cached(network, pixels, tmp_path), first)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -140,7 +140,7 @@ def test_modes_gradients_and_fixed_batch_norms_are_as_before(network: Extractor,
 
 
 def test_a_random_preprocess_is_refused(network: Extractor, pixels: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="random views cannot be cached"):
+    with pytest.raises(ValueError, match="features cannot be cached"):
         cached(network, pixels, tmp_path, preprocess=lambda raw: scaled(raw) + torch.rand(1))
     assert not stored(tmp_path)
 

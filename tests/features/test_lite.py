@@ -151,7 +151,7 @@ def test_grey_images_are_repeated_and_other_channels_are_refused() -> None:
     grey = torch.randn(2, 1, 40, 40)
     network = lite(size=40)
     torch.testing.assert_close(network(grey), network(grey.expand(-1, 3, -1, -1)))
-    with pytest.raises(ValueError, match="three channels, or grey ones; not of 4"):
+    with pytest.raises(ValueError, match=r"with three channels or one \(grey\), not with 4"):
         build("lite0", image_shape=(4, 32, 32))
 
 

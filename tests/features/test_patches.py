@@ -211,7 +211,7 @@ def test_small_images_get_small_patches_and_few_filters_and_large_ones_long_step
 
 
 def test_an_unfitted_extractor_refuses_images() -> None:
-    with pytest.raises(RuntimeError, match="must be fitted"):
+    with pytest.raises(RuntimeError, match="not fitted yet"):
         build("patches", image_shape=(3, 12, 12), filters=2)(torch.zeros(1, 3, 12, 12))
 
 

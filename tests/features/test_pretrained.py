@@ -35,7 +35,7 @@ def test_without_a_matching_torchvision_the_message_says_so(code: str, monkeypat
     forget(monkeypatch)
     (tmp_path / "timm.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ImportError, match=r"timm is installed, but .* torchvision.*install the build that matches"):
+    with pytest.raises(ImportError, match=r"timm is installed, but .* torchvision.*Install the matching build"):
         build("timm:resnet18", image_shape=(3, 32, 32))
 
 
@@ -76,7 +76,7 @@ def test_grey_images_are_repeated_for_published_weights(published: str, tmp_path
 
 
 def test_images_of_other_channels_are_refused_for_published_weights(published: str) -> None:
-    with pytest.raises(ValueError, match=r"trained on images of 3 channels, and these have 4.*pretrained=False"):
+    with pytest.raises(ValueError, match=r"trained on images with 3 channels, but these have 4.*pretrained=False"):
         build("timm:resnet18", image_shape=(4, 32, 32), weights=published)
     assert build("timm:resnet18", image_shape=(4, 32, 32), pretrained=False).dim == 512
 

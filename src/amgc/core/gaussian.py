@@ -24,10 +24,10 @@ def sample(mean: Tensor, covariance: AnyCovariance, count: int, generator: torch
 
 
 class Sampler:
-    """Draws from N(μ_k, Σ_k) like `sample`, but computes the roots of the covariances only once.
+    """Draw from N(μ_k, Σ_k) like `sample`, but compute the roots of the covariances only once.
 
-    With the same generator, draws are a continuous function of the covariances: rounding that differs between processes or
-    machines changes them by rounding only.
+    With the same generator, draws are a continuous function of the covariances. So if rounding differs between processes or
+    machines, the draws differ by rounding errors only.
     """
 
     def __init__(self, mean: Tensor, covariance: AnyCovariance) -> None:

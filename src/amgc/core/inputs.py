@@ -1,4 +1,4 @@
-"""Conversion and checks of user input: labels of any type, and features as arrays or tensors."""
+"""Convert and check user input: labels of any type, and features as arrays or tensors."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Choose the loading of a shared covariance's diagonal by leave-one-out, in closed form from the class statistics.
+"""Choose how much to add to the diagonal of a shared covariance, by leave-one-out in closed form from the class statistics.
 
-LDA with Σ + e diag(level) classifies in the span of ridge regression from features to class indicators Y with the same e. Its
-leave-one-out predictions follow from the full fit. With predictions H Y, and h the mean of H's diagonal in place of each entry
-(as in generalised cross-validation), they are (H Y - h Y) / (1 - h). The scale of predictions does not matter to a classifier,
-so the criterion is not their error but the squared cosine between them and Y. `benchmarks/shared.py --only shrinkage` compares
-it with other criteria.
+The loading is e in Σ + e diag(level). LDA with this covariance classifies in the span of ridge regression from features to
+class indicators Y with the same e, whose leave-one-out predictions follow from the full fit. If H Y are the predictions, and
+the mean h of H's diagonal replaces each of its entries (as in generalised cross-validation), they are (H Y - h Y) / (1 - h).
+The scale of predictions does not matter to a classifier. So the criterion is not their error, but the squared cosine between
+them and Y. `benchmarks/shared.py --only shrinkage` compares it with other criteria.
 
-The criterion needs sums over the eigenvalues of the total covariance T, scaled to a level of 1. In many
-dimensions these sums are computed by Lanczos iterations with the inverse of T + pivot. One factorisation is enough for all e
-within a factor `REACH` of the pivot.
+The criterion needs sums over the eigenvalues of the total covariance T, scaled to a level of 1. In many dimensions, they are
+computed by Lanczos iterations with the inverse of T + pivot. One factorisation suffices for all e within a factor `REACH` of
+the pivot.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from amgc.core.covariance import SharedCovariance
 from amgc.core.shared import DOUBLE_UP_TO, random_signs
 
 LOADINGS = 10.0 ** (torch.arange(-32, 17, dtype=torch.float64) / 8)  # from 1e-4, the size of the variance floor, to 100
-WITHIN = 0.01  # qualities that differ from the best by less than this share of it are equal,
-ERRORS = 0.1  # and those that differ by less than this many standard errors of the best
-EXACT_UP_TO = 640  # dimensions in which all eigenvalues are cheap
-MANY = 2048  # samples up to which those of a T of lower rank are, too
+WITHIN = 0.01  # for the smallest loading: a quality counts as best if it is worse by at most this share of the best,
+ERRORS = 0.1  # and for the largest: by at most this many standard errors of the best
+EXACT_UP_TO = 640  # dimensions up to which all eigenvalues are computed, which is cheap
+MANY = 2048  # samples up to which they are in more dimensions, if these are at least twice as many
 STEPS = 10  # of the Lanczos iteration
 REACH = 30.0  # sums are accurate to a percent after `STEPS` for loadings within this factor of the pivot
 
 
 class Sums(NamedTuple):
-    """Values and weights so that Σ weight f(value) is Σ_k π_k² v_kᵀ f(T) v_k (`offsets`) or tr f(T) (`trace`), for any f.
+    """Values and weights such that Σ weight f(value) is Σ_k π_k² v_kᵀ f(T) v_k (`offsets`) or tr f(T) (`trace`), for any f.
 
     v_k is the mean of class k minus the overall mean, π_k its share of the samples.
     """
@@ -42,7 +42,7 @@ class Sums(NamedTuple):
 
 
 class Loadings(NamedTuple):
-    """The smallest and the largest loading that are as good as the best: by `WITHIN` and by `ERRORS`."""
+    """The smallest and the largest loading that are about as good as the best, by `WITHIN` and by `ERRORS`."""
 
     smallest: float
     largest: float
@@ -59,7 +59,7 @@ def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, c
     if covariance.dim <= EXACT_UP_TO or total.samples <= min(covariance.dim // 2, MANY):
         return total.best(LOADINGS, explained(LOADINGS, total.exact(), total.share, total.samples))[0]
     quality = torch.full_like(LOADINGS, float("nan"))
-    pivot = min(max(0.1 * covariance.dim / total.samples, 1e-3), 1.0)  # a usual value
+    pivot = min(max(0.1 * covariance.dim / total.samples, 1e-3), 1.0)  # a typical value
     for _ in range(6):
         near = (pivot / REACH < LOADINGS) & (pivot * REACH > LOADINGS) & quality.isnan()
         quality[near] = explained(LOADINGS[near], total.around(pivot), total.share, total.samples)
@@ -99,15 +99,15 @@ class _Total:
         self.offsets = (mean - self.share @ mean) * self.scale
 
     def best(self, loadings: Tensor, quality: Tensor) -> tuple[Loadings, bool, bool]:
-        """Return the loadings as good as the best, whether the smallest is the first, and whether the largest is the last."""
+        """Return the loadings about as good as the best, and whether they include the first and the last of `loadings`."""
         best = quality.max()
-        if not bool(best > 0):  # no class can be told from another
+        if not bool(best > 0):  # the classes cannot be distinguished
             return Loadings(*[float(loadings[-1]) * self.samples / self.freedom] * 2), False, True
-        error = 2 * best.sqrt() * (1 - best) / self.samples**0.5  # of a squared correlation
+        error = 2 * best.sqrt() * (1 - best) / self.samples**0.5  # standard error of a squared correlation
         enough, also_enough = quality - (1 - WITHIN) * best, quality - (best - ERRORS * error)
         first, last = int((enough >= 0).nonzero()[0]), int((also_enough >= 0).nonzero()[-1])
         ends = _crossing(loadings, enough, first, first - 1), _crossing(loadings, also_enough, last, last + 1)
-        # T is a sum over all samples, Σ one over the degrees of freedom.
+        # T is divided by the number of samples, Σ by the degrees of freedom.
         found = Loadings(*(end * self.samples / self.freedom for end in ends))
         return found, first == 0, last == len(loadings) - 1
 
@@ -125,7 +125,7 @@ class _Total:
 
     def exact(self) -> Sums:
         matrix = symmetric.mirrored(self.upper()).double()
-        if self.samples < len(matrix):  # T varies in fewer directions than there are samples: those of a few products with it
+        if self.samples < len(matrix):  # the rank of T is below the number of samples; products with T span its range
             start = torch.randn(len(matrix), self.samples, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             basis = torch.linalg.qr(matrix @ start.to(matrix))[0]
             values, inside = torch.linalg.eigh(basis.T @ matrix @ basis)
@@ -139,7 +139,7 @@ class _Total:
         """Return the sums for loadings near the pivot."""
         matrix = self.upper()
         matrix.diagonal().add_(pivot)
-        if not symmetric.factorise(matrix):  # T is nearly singular, and indefinite by rounding
+        if not symmetric.factorise(matrix):  # T is nearly singular, and indefinite because of rounding
             del matrix
             return self.around(10 * pivot)
         signs = random_signs(len(matrix)).to(matrix)
@@ -154,7 +154,10 @@ class _Total:
 
 
 def _crossing(loadings: Tensor, enough: Tensor, inside: int, outside: int) -> float:
-    """Return the loading at which `enough` is 0, between neighbours on the grid. It moves by rounding only if `enough` does."""
+    """Return the loading between two neighbours on the grid at which `enough` is 0, by interpolation.
+
+    Rounding errors in `enough` then change the loading only slightly.
+    """
     if not 0 <= outside < len(loadings):
         return float(loadings[inside])
     share = float(enough[inside] / (enough[inside] - enough[outside]))

@@ -25,10 +25,10 @@ def distribution_loss(
     among: Tensor | None = None,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    """Eq. (L-DB): the mean over classes of log Σ_j exp(v_jkᵀ μ_k + ½ v_jkᵀ Σ_k v_jk + δ_jk).
+    """Compute Eq. (L-DB): the mean over classes of log Σ_j exp(v_jkᵀ μ_k + ½ v_jkᵀ Σ_k v_jk + δ_jk).
 
     This is an upper bound of the expected cross-entropy under N(μ_k, Σ_k). For old and new classes together it is L_DBGC. With
-    `among` restricted to either it is their local loss (DBLC).
+    `among` restricted to the old or to the new classes, it is their local loss (DBLC).
 
     >>> mean = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     >>> weight = mean / 2  # half of LDA, the optimum for a shared covariance: log(1 + exp(-D²/8)), D = 2
@@ -49,17 +49,17 @@ def amarx_loss(
     among: Tensor | None = None,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    """Eq. (L-AMarX-O), computed as Eq. (margin-start): L_DB with variance-enlarged covariances (VE).
+    """Compute Eq. (L-AMarX-O) as Eq. (margin-start): L_DB with variance-enlarged covariances (VE).
 
     Eq. (margin) is the same loss written with margins, which `margins` and `pairwise_margins` return. The paper's total loss,
-    Eq. (separate), is `distribution_loss` of the new classes plus `amarx_loss` of the old ones.
+    Eq. (separate), is `distribution_loss` of the new classes plus `amarx_loss` of the old classes.
     """
     enlarged = enlarge(covariance, margin)
     return distribution_loss(weight, bias, mean, enlarged, targets=targets, among=among, class_weight=class_weight)
 
 
 def sample_loss(weight: Tensor, bias: Tensor, features: Tensor, targets: Tensor, *, among: Tensor | None = None) -> Tensor:
-    """Eq. (sample): softmax cross-entropy of features (N, d), real ones or draws of `gaussian.sample`. targets (N,)."""
+    """Compute Eq. (sample): the softmax cross-entropy of features (N, d), real or drawn by `gaussian.sample`; targets (N,)."""
     weight, bias, targets = _select(weight, bias, len(features), targets, among)
     return torch.nn.functional.cross_entropy(features @ weight.T + bias, targets)
 
@@ -75,7 +75,7 @@ def soft_margin_loss(
     among: Tensor | None = None,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    """SM, Table 3: L_DB with one constant margin for all classes, subtracted from the logit of the true class.
+    """Compute SM of Table 3: L_DB with one constant margin for all classes, subtracted from the logit of the true class.
 
     In the distribution-based form, `margin` is added to the exponents of all other classes.
     """

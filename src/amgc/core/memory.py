@@ -10,7 +10,7 @@ import torch
 
 from amgc.text import byte_size
 
-NOTICED = 256 << 20  # smaller requests are not checked
+NOTICED = 256 << 20  # bytes; smaller requests are not checked
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
@@ -22,7 +22,7 @@ def available(device: torch.device | str = "cpu") -> int | None:
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    with suppress(OSError, ValueError):  # a container may have a lower limit; "max" is none
+    with suppress(OSError, ValueError):  # a container may have a lower limit; "max" means no limit
         limit, used = (int((CONTROL_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         cached = [
             line.split()[1] for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines() if "inactive_file" in line

@@ -1,4 +1,4 @@
-"""The classifier for statistics of few samples: regularise, solve, calibrate."""
+"""Compute a classifier from class statistics, also of few samples: regularise, solve, calibrate."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def solve_regularised(
 
 
 def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: Tensor, balance: Balance) -> Solution:
-    """Do the same in closed form, if all classes have the pooled covariance and none is enlarged."""
+    """Return the same in closed form, for classes that all have the pooled covariance, none of them enlarged."""
     pooled = pooled_covariance(statistics)
     covariance = replace(pooled, keep=(1 - chosen.to_diagonal) * pooled.keep).plus_diagonal(chosen.ridge)
     head, closed = solve_shared(chosen.mean, covariance, is_new, balance)

@@ -21,7 +21,7 @@ DOUBLE_UP_TO = 2048  # dimensions in which a float64 factor of float32 covarianc
 PROBES = 32  # random sign vectors that estimate the trace of a large matrix
 ROUNDS = 6  # of refinement
 PRECISE = {torch.float32: 1e-6, torch.float64: 1e-13}  # refinement stops at this residual, relative to the means
-WRONG = 1e-3  # a larger residual means that the factor is useless
+WRONG = 1e-3  # with a larger residual, the factor is too inaccurate
 
 
 class Factor:

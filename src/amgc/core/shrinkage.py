@@ -1,7 +1,8 @@
 """Default regularisation of class means and covariances, from the class statistics alone.
 
-With few samples, what is best is nearly the same for embeddings of photographs, ResNet features, pixels and measurements: one
-covariance for all classes with the same number added to every variance, and class means drawn towards their average.
+With few samples, nearly the same regularisation is best for embeddings of photographs, ResNet features, pixels and
+measurements: one covariance for all classes, with the same number added to every variance, and class means shrunk towards
+their average.
 `benchmarks/photos.py` compares it with other classifiers, `benchmarks/defaults.py` with other values.
 """
 
@@ -19,18 +20,18 @@ from amgc.core.statistics import ClassStatistics
 
 Standardize: TypeAlias = bool | Literal["auto"]
 POOLED_SAMPLES = 3  # per feature: the weight of the pooled covariance, in samples of a class
-OWN = 0.05  # if no class's own covariance would have this weight, all get the pooled one, which has a closed form
+OWN = 0.05  # if no class's own covariance has at least this weight, all classes get the pooled one, which has a closed form
 MEAN_SAMPLES = 2.0  # the weight of the average of all class means in each class mean, in samples
 DIFFERENT = 100.0  # ratio of arithmetic to geometric mean of the variances above which features have different units
 DIAGONAL_SAMPLES = 10.0  # the weight of the level in variances, in samples, if no correlations are stored
-VARIANCE_FLOOR = 1e-4  # least share of the level that is added to each variance
+VARIANCE_FLOOR = 1e-4  # minimum share of the level that is added to each variance
 
 
 class Regularisation(NamedTuple):
-    """What is solved instead of the raw statistics.
+    """Regularised class means, and how to regularise the covariances.
 
-    mean (K, d) : class means, drawn towards their average by 1 - keep (K,).
-    own (K,) : weight of each class's own covariance; the rest is the pooled one's.
+    mean (K, d) : class means, shrunk towards their average by 1 - keep (K,).
+    own (K,) : weight of each class's own covariance; the pooled covariance has the rest.
     to_diagonal : shrinkage of the result towards the pooled diagonal.
     ridge (d,) : added to each variance.
     """
@@ -47,8 +48,8 @@ def regularisation(
 ) -> Regularisation:
     """Return the regularisation for `shrinkage` towards the pooled covariance and its diagonal; None chooses everything.
 
-    standardize : add to each variance in proportion to the feature's own variance, not to their average. "auto" does so if
-        variances differ by orders of magnitude, so that the features cannot have the same unit.
+    standardize : the ridge of each feature is proportional to its own variance, not to the average of all variances. "auto"
+        does so if variances differ by orders of magnitude, which means that features have different units.
     """
     mean, count = statistics.mean, statistics.count.double()
     if shrinkage is not None:
@@ -66,7 +67,7 @@ def regularisation(
 
 
 def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
-    """Return the level of the ridge (d,), float64: each feature's total variance, or the average of all features."""
+    """Return the level of the ridge (d,), float64: each feature's total variance, or the average over all features."""
     pooled = statistics.shared().variances if statistics.form == "shared" else statistics.pooled().double()
     within = pooled if pooled.ndim == 1 else pooled.diagonal()
     total = within + statistics.mean.var(0, correction=0).to(within.device)
@@ -81,7 +82,7 @@ def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Ten
 
 
 def pooled_covariance(statistics: ClassStatistics) -> SharedCovariance:
-    """Return the pooled covariance for the closed form, of any form that stores correlations."""
+    """Return the pooled covariance for the closed form. The statistics may have any form that stores correlations."""
     if statistics.form == "shared":
         return statistics.shared()
     pooled = statistics.pooled()
@@ -101,13 +102,13 @@ def towards_diagonal(statistics: ClassStatistics) -> float:
 def _loading(statistics: ClassStatistics, level: Tensor) -> float:
     """Return the ridge in units of the level.
 
-    Of the loadings that leave-one-out finds equally good, few samples call for the largest; with many, it is their middle.
+    Leave-one-out finds a range of loadings that are equally good. With few samples the largest is used, with many their middle.
     """
     freedom, dim = statistics.freedom, statistics.dim
     if statistics.form == "diagonal":
         return DIAGONAL_SAMPLES / (DIAGONAL_SAMPLES + freedom)
     found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, freedom)
     if math.isinf(found.largest):
-        return 1.0  # there is no covariance, so any number gives the same classes
+        return 1.0  # there is no covariance, so any number gives the same predictions
     share = 0.5 * freedom / (freedom + dim)
     return math.exp(share * math.log(found.smallest) + (1 - share) * math.log(found.largest))

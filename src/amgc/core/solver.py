@@ -1,4 +1,4 @@
-"""The classifier that minimises L_DB for given statistics, a smooth convex problem.
+"""Compute the classifier that minimises L_DB for given statistics, a smooth convex problem.
 
 L_DB is a log-sum-exp of convex quadratics in (weight, bias). So 200 epochs of SGD on a frozen extractor can be replaced by one
 deterministic solve. With one covariance for all classes there is a closed form (`amgc.core.shared`), from which the iteration
@@ -25,19 +25,19 @@ from amgc.core.whitening import Whitener
 
 Balance: TypeAlias = Literal["per_class", "two_means"]
 SHARED_ITERATIONS = 20  # in coordinates that all classes share, before each class gets its own
-SMALL = 1 << 20  # covariances with at most so many numbers are converted to float64, which is cheap
-CURVATURE_BYTES = 128 << 20
+SMALL = 1 << 20  # covariances with at most this many numbers are converted to float64, which is cheap
+CURVATURE_BYTES = 128 << 20  # workspace of `curvature`
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear classifier, scores = features @ weight.T + bias, with a certificate of the solve.
+    """A linear classifier, scores = features @ weight.T + bias, and how accurately it was solved.
 
     weight (C, d) and bias (C,) are float64. The rows of `weight`, and the biases, sum to zero.
 
     `gap` estimates how far `loss` is above the minimum. It is the larger of half the Newton decrement, with L-BFGS's inverse
-    Hessian, and the gain of the last five iterations. The loss and the scores of likely features are accurate to that. A weight
-    is determined only as far as the loss depends on it: that of a feature with very small variance may be off by its own size.
+    Hessian, and the gain of the last five iterations. The loss and the scores of likely features have this accuracy. A weight
+    is accurate only as far as the loss depends on it: the weight of a feature with very small variance may be entirely wrong.
 
     `gradient_norm` is measured in whitened coordinates, so it does not depend on the features' units.
     """
@@ -71,9 +71,9 @@ def solve_head(
     new : the classes that are not enlarged.
     balance : "per_class" weighs every class equally, as L_DBGC does. "two_means" adds the mean over new classes and the mean
         over old classes, as Eq. (separate) does. Without new or without old classes both are the same.
-    ridge : added to every variance, one number or one per feature (d,). A small ridge gives singular covariances, of few
-        samples, a finite optimum. "auto", for a shared covariance: a share of each variance, chosen by leave-one-out in
-        closed form (`amgc.core.loading`).
+    ridge : added to every variance, one number or one per feature (d,). With a small ridge, singular covariances (of few
+        samples) have a finite optimum. "auto", for a shared covariance: a share of each variance, chosen by leave-one-out
+        in closed form (`amgc.core.loading`).
     start : an initial head for the first classes of `statistics`. The other rows come from the closed form.
     tolerance : stop if the estimated gap is below this share of the loss, or of 0.01 if the loss is smaller.
 
@@ -100,7 +100,7 @@ def solve_head(
     if start is not None and (len(start.weight) > len(statistics) or start.weight.shape[1] != statistics.dim):
         raise ValueError(
             f"start has {len(start.weight)} classes of {start.weight.shape[1]} features; the statistics have "
-            f"{len(statistics)} of {statistics.dim}, and start may know only the first of them."
+            f"{len(statistics)} of {statistics.dim}. The classes of start must be the first ones of the statistics."
         )
     if len(statistics) == 0:
         raise ValueError("there are no classes to solve for; update the statistics first.")
@@ -133,7 +133,7 @@ def solve(
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
 ) -> Head:
-    """`solve_head` on bare tensors: mean (K, d), is_new (K,) bool."""
+    """Do the same as `solve_head` for tensors: mean (K, d), is_new (K,) bool."""
     count, dim = mean.shape
     if count * dim**2 <= SMALL:
         covariances = covariances.double()
@@ -185,7 +185,7 @@ def loaded(covariance: SharedCovariance, is_new: Tensor, margin: float, ridge: f
 
 
 def alike(is_new: Tensor, margin: float) -> bool:
-    """Return whether one covariance for all classes stays one after variance enlarging."""
+    """Return whether classes with the same covariance still have the same one after variance enlarging."""
     return margin == 0 or bool((is_new == is_new[0]).all())
 
 
@@ -217,7 +217,7 @@ class _Problem:
         return self.whitener.unwhiten(white / 2), closed_bias(white @ white.T, self.class_weight)
 
     def scaled(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Halve a head while this lowers the loss. With class covariances, half of LDA is too long."""
+        """Halve weights and biases while this lowers the loss. Half of LDA is too large if class covariances differ."""
         loss = float(self.evaluate(weight, bias).loss)
         while True:
             halved = float(self.evaluate(weight / 2, bias / 2).loss)
@@ -245,10 +245,10 @@ class _Problem:
         return Head(weight, bias, float(value.loss), float(gradient.norm()), 0.0, 0, 1, True)
 
     def minimise(self, weight: Tensor, bias: Tensor, tolerance: float, max_iterations: int) -> Head:
-        """Run L-BFGS, first in coordinates whitened by the average covariance, then by each class's own curvature.
+        """Run L-BFGS, first in coordinates whitened by the average covariance, then by the curvature of each class.
 
         The second coordinates cost about ten evaluations and several times the memory of the covariances. They pay off only
-        near the minimum, where the curvature is nearly constant, and only if classes have covariances of their own.
+        near the minimum, where the curvature is nearly constant, and only if classes have their own covariances.
         """
         own = self.covariances.common is None or self.covariances.full is not None or self.covariances.factor is not None
         few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
@@ -289,7 +289,7 @@ class _Problem:
         )
 
     def curvature(self, weight: Tensor, bias: Tensor) -> tuple[Whitener, Tensor]:
-        """Return coordinates by the Hessian's diagonal blocks, one block per row of the weight, and scales of the biases.
+        """Return coordinates from the Hessian's diagonal blocks, one per row of the weight, and the scales of the biases.
 
         Row j competes with each class k ≠ j and is the true row of class j. With a_jk = μ_k + Σ_k v_jk its block is
         Σ_k≠j c_k (p_jk Σ_k + p_jk (1 - p_jk) a_jk a_jkᵀ) + c_j (Σ_l≠j p_lj (Σ_j + a_lj a_ljᵀ) - ā āᵀ), ā = Σ_l≠j p_lj a_lj.

@@ -1,4 +1,4 @@
-"""The covariance of one class, in each form that `ClassStatistics` stores per class: from samples, and merged."""
+"""Compute and merge the covariance of one class, in each form that `ClassStatistics` stores."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from torch import Tensor
 
 from amgc.core.directions import random_directions
 
-SKETCH = 64  # random directions
+SKETCH = 64  # number of random directions
 
 
 @dataclass(frozen=True)
 class Spread:
     """A form of class covariance: named tensors per class.
 
-    "full": full (d, d). "diagonal": diagonal (d,), the variances, and sketch (`SKETCH`,), those along fixed random directions,
-    which tell how correlated features are. "lowrank": factor (d, rank) and diagonal (d,). "shared": size (), the trace.
+    "full": full (d, d). "diagonal": diagonal (d,), the variances, and sketch (`SKETCH`,), the variances along fixed random
+    directions, which show how correlated the features are. "lowrank": factor (d, rank) and diagonal (d,). "shared": size (),
+    the trace.
     """
 
     form: str
@@ -75,9 +76,9 @@ class Spread:
         return random_directions(self.dim, SKETCH).to(like)
 
     def leading(self, factor: Tensor, variances: Tensor) -> Tensor:
-        """Return the `rank` strongest orthogonal columns of a factor (d, m), filled up with zeros.
+        """Return the `rank` largest orthogonal columns of a factor (d, m), padded with zeros.
 
-        Strength is measured in the features' own units. In units of their deviations, the same rank loses 0.6 points of
+        Their size is measured in the features' own units. In units of standard deviations, the same rank has 0.6 points less
         accuracy on real features.
         """
         wide = factor.double()

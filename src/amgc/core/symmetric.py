@@ -1,6 +1,6 @@
-"""Large symmetric matrices, of which only the upper triangle is computed, stored and factorised, block by block.
+"""Operations on large symmetric matrices. Only the upper triangle is computed, stored and factorised, block by block.
 
-This needs half the arithmetic of full products, and no other memory of the matrix's size. Below the diagonal there are zeros.
+This halves the arithmetic of full products and needs no second matrix in memory. Entries below the diagonal are zero.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def scaled_into(out: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
 
 
 def factorise(upper: Tensor) -> bool:
-    """Replace a matrix UᵀU by its Cholesky factor U in place. Return False, with invalid `upper`, if there is none."""
+    """Replace a matrix UᵀU by its Cholesky factor U in place. Return False, and leave `upper` invalid, if there is none."""
     lower = upper.mT  # column-major order, as LAPACK needs it, so nothing is copied
     failed = torch.zeros((), dtype=torch.int32, device=upper.device)
     torch.linalg.cholesky_ex(lower, out=(lower, failed))

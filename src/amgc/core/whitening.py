@@ -45,11 +45,11 @@ class Whitener:
         self.inverse = torch.linalg.solve_triangular(self.root, unit.expand_as(self.root), upper=False)
 
     def whiten(self, weight: Tensor) -> Tensor:
-        """u = w L."""
+        """Return u = w L."""
         return self._times(weight, self.root)
 
     def unwhiten(self, white: Tensor) -> Tensor:
-        """w = u L⁻¹."""
+        """Return w = u L⁻¹."""
         return self._times(white, self.inverse)
 
     def push(self, rows: Tensor) -> Tensor:

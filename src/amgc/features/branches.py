@@ -1,6 +1,6 @@
-"""Change the layers of a network but not its output: fold batch norm into convolutions, merge 1×1 branches into 3×3.
+"""Change the layers of a network without changing its output: fold batch norm, add and merge 1×1 branches.
 
-This is what SSRE (Zhu et al. 2022) does between tasks; the modules keep their names and places.
+SSRE (Zhu et al. 2022) does this between tasks. Modules keep their names and positions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from amgc.features.pointwise import every_second
 def fold_batchnorm(network: Extractor) -> int:
     """Fold each batch norm that follows a convolution into it, as in evaluation mode: w γ/σ, and a bias. Returns how many.
 
-    Which layer follows which is observed on one image, not guessed from names. A batch norm stays if no convolution comes
-    right before it, if its layers are used more than once, or if it does more than normalise, as some of timm's do.
+    One image is passed through the network to find out which layer follows which. A batch norm is not folded if its input is
+    not the output of a convolution, if one of the two is used more than once, or if it does more than normalise, as some of
+    timm's do.
     """
     pairs = _pairs(network)
     for conv, (name, norm) in pairs.items():
@@ -44,25 +45,25 @@ def fold_batchnorm(network: Extractor) -> int:
 
 
 class Folded(nn.Identity):
-    """Takes the place of a batch norm that was folded into a convolution, and keeps both to unfold them."""
+    """Replaces a batch norm that was folded into a convolution. It stores both layers, to unfold them."""
 
     def __init__(self, conv: nn.Conv2d, norm: _BatchNorm) -> None:
         super().__init__()
-        self.layers = conv, norm  # in a tuple, so that their weights do not count as the network's
+        self.layers = conv, norm  # in a tuple, so that they are not registered as submodules
         self.biased = conv.bias is not None
 
 
 def unfold_batchnorm(network: nn.Module) -> None:
-    """Restore the layers from before `fold_batchnorm`. In evaluation mode the output stays the same.
+    """Restore the layers from before `fold_batchnorm`. In evaluation mode the output does not change.
 
-    The convolutions keep their weights; the batch norms add the biases, and do nothing else.
+    The convolutions keep their folded weights. The batch norms only add the biases.
     """
     for name, layer in list(network.named_modules()):
         if isinstance(layer, Folded):
             conv, norm = layer.layers
             assert conv.bias is not None and norm.running_mean is not None and norm.running_var is not None
             norm.to(conv.weight).reset_parameters()
-            norm.running_mean.copy_(-conv.bias.detach())  # not the shift, which some batch norms do not have
+            norm.running_mean.copy_(-conv.bias.detach())  # the shift could not be used: some batch norms have none
             norm.running_var.fill_(1 - norm.eps)
             conv.bias = nn.Parameter(torch.zeros_like(conv.bias)) if layer.biased else None
             parent, _, child = name.rpartition(".")
@@ -70,12 +71,12 @@ def unfold_batchnorm(network: nn.Module) -> None:
 
 
 def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
-    """Convolutions, and the batch norm (with its name) whose input is their output."""
+    """Return each convolution with the batch norm (and its name) that is applied to its output."""
     norms = {layer: name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm) and _only_norm(layer)}
     if not norms:
         return {}
     calls: dict[nn.Module, int] = {}
-    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # by the output's identity; kept, so that none is given twice
+    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # by the id of the output; outputs are kept, so that no id is reused
     pairs: dict[nn.Conv2d, tuple[str, _BatchNorm]] = {}
 
     def watch(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -97,15 +98,15 @@ def _pairs(network: Extractor) -> dict[nn.Conv2d, tuple[str, _BatchNorm]]:
 
 
 def _only_norm(layer: _BatchNorm) -> bool:
-    """Not with an activation inside, which would be folded away with it."""
+    """Return whether the layer only normalises. An activation inside it would be lost by folding."""
     return type(layer).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 class BranchedConv2d(nn.Conv2d):
-    """A 3×3 convolution and, beside it, a 1×1 convolution of the same input, `branch`, without bias."""
+    """A 3×3 convolution plus a 1×1 convolution of the same input, `branch`, without bias."""
 
     branch: nn.Parameter
-    alone: bool = False  # without the branch
+    alone: bool = False  # ignore the branch
 
     def forward(self, maps: Tensor) -> Tensor:
         out = super().forward(maps)
@@ -119,7 +120,7 @@ class BranchedConv2d(nn.Conv2d):
 def add_branches(network: nn.Module) -> int:
     """Add a branch of zeros to each 3×3 convolution except the first, the stem. Returns how many convolutions have one.
 
-    Only where the two line up: a padding as wide as the kernel's reach.
+    Convolutions whose padding does not equal their dilation get none, because the outputs would not align.
     """
     convs = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
     chosen = [conv for conv in convs[1:] if conv.kernel_size == (3, 3) and conv.padding == conv.dilation]
@@ -131,7 +132,7 @@ def add_branches(network: nn.Module) -> int:
 
 
 def merge_branches(network: nn.Module) -> None:
-    """Add the branches to the centres of their kernels. The result is plain convolutions with the same output."""
+    """Add each branch to the centre of its 3×3 kernel. This gives plain convolutions with the same output."""
     for conv in branched(network):
         with torch.no_grad():
             conv.weight[:, :, 1:2, 1:2] += conv.branch

@@ -1,7 +1,7 @@
-"""The extractors of the package: their options, and how each is built.
+"""The built-in extractors: their options, and how each is built.
 
-Options are declared here and not beside the networks because a network's class derives from `torch.nn.Module`, and
-`amgc run --help` must not wait for torch. The networks are imported when one is built.
+Options are declared here and not in the modules of the networks, because networks derive from `torch.nn.Module`, and
+`amgc run --help` must not import torch. A network is imported when it is built.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PatchesOptions(Options):
     side: int = option(64, "larger images are reduced to this many pixels on their longer side")
     stride: int = option(0, "pixels from one patch to the next; 0: 1, or 2 for images of more than 48 pixels")
     grid: int = option(2, "responses are averaged over grid × grid cells of the image", "Coates & Ng 2011")
-    threshold: float = option(0.4, "what a response must exceed, either way, to count", "ours, measured")
+    threshold: float = option(0.4, "responses are shrunk towards 0 by this amount; smaller ones count as 0", "ours, measured")
     mirror: bool | None = option(
         None,
         "average the features of an image and its mirror image, in twice the time; None: for colour images only, because "
@@ -112,8 +112,8 @@ class PatchesOptions(Options):
     whitening: float = option(0.1, "added to the variances of the patches before whitening", "Coates & Ng 2012")
     draw: Literal["patches", "gaussian"] = option(
         "patches",
-        "filters are whitened patches of task 1's images, or are drawn from the Gaussian with their covariance; then no "
-        "fragment of an image is kept",
+        "filters are whitened patches of task 1's images, or are drawn from a Gaussian with the covariance of these patches, "
+        "so that no fragment of an image is stored",
     )
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class TimmOptions(Options):
         True,
         "start from timm's published weights (a download, or the file `weights`); grey images are repeated to their channels",
     )
-    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: keep their size")
 
     def __post_init__(self) -> None:
         if self.resize < 0:
@@ -187,14 +187,14 @@ class LiteOptions(Options):
     textures: tuple[int, ...] = option(
         (3, 4, 5), "stages, 1 to 7, whose standard deviations over pixels are features as well", "ours, measured"
     )
-    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: keep their size")
 
     def __post_init__(self) -> None:
         for name, last in (("stages", 8), ("textures", 7)):
             if not all(1 <= stage <= last for stage in getattr(self, name)):
                 raise ValueError(f"{name} must be numbers from 1 to {last}, not {getattr(self, name)!r}.")
         if not self.stages and not self.textures:
-            raise ValueError("there are no features: name at least one of the stages or textures.")
+            raise ValueError("there are no features: specify at least one of stages and textures.")
         if self.resize < 0:
             raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
 

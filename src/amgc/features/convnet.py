@@ -11,8 +11,8 @@ from amgc.features.registry import ImageShape
 class ConvNet(Extractor):
     """Three 3×3 convolutions with batch norm, a max-pool after each of the first two, the mean over pixels.
 
-    It has batch norm, although so small a network would train without, so that what a method does with batch norm after
-    task 1 shows on digits as it does on a ResNet.
+    So small a network could be trained without batch norm. It has batch norm so that runs on digits show the effect of what a
+    method does with it after task 1, as with a ResNet.
     """
 
     def __init__(self, image_shape: ImageShape, dim: int) -> None:

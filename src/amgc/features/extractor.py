@@ -30,8 +30,8 @@ class ImageSource(Protocol):
 class Extractor(nn.Module):
     """A network from images (n, c, h, w), float, to features (n, dim). `build` sets name, image_shape and options.
 
-    mean, std : how images are normalised per channel, of pixel values scaled to [0, 1]. A network that was trained elsewhere
-        sets its own; None: those of the data set.
+    mean, std : for the normalisation of images, per channel, of pixel values scaled to [0, 1]. A pretrained network sets its
+        own. None: use those of the data set.
     """
 
     dim: int
@@ -50,17 +50,17 @@ class Extractor(nn.Module):
 
     @property
     def network(self) -> nn.Module:
-        """The module whose parameter names weight files use: this one, unless it wraps another's."""
+        """The module whose parameter names are used in weight files: this one, unless it wraps another module."""
         return self
 
     @property
     def device(self) -> torch.device:
-        """The device of its weights; the CPU if it has none."""
+        """The device of the weights; the CPU if there are none."""
         return next(chain(self.parameters(), self.buffers()), torch.empty(0)).device
 
     @property
     def needs_fit(self) -> bool:
-        """Whether `fit` has to be called before the first image. False for networks that start from random weights."""
+        """Whether `fit` must be called before the first image. False for networks, which have weights from the start."""
         return False
 
     def fit(self, images: ImageSource, *, preprocess: Preprocess, generator: Generator) -> None:
@@ -85,7 +85,7 @@ class _Fixed(_BatchNorm):
         return self
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Pickle by the class that was fixed: it has a name in a module, this one is made at run time."""
+        """Pickle the original class, because this class is created at run time and cannot be imported."""
         return _blank_fixed, (type(self).__bases__[1],), super().__reduce_ex__(2)[2]
 
 
@@ -100,7 +100,7 @@ def _fixed(kind: type[_BatchNorm]) -> type[_BatchNorm]:
 
 
 def _blank_fixed(kind: type[_BatchNorm]) -> _BatchNorm:
-    """Return a fixed layer without content, which unpickling fills."""
+    """Return an empty fixed layer, to be filled by unpickling."""
     fixed = _fixed(kind)
     return fixed.__new__(fixed)
 
@@ -127,7 +127,7 @@ def freeze_batchnorm(module: nn.Module) -> int:
 
 
 def release_batchnorm(module: nn.Module) -> None:
-    """Undo `freeze_batchnorm`: the batch norms follow `train()` again, and their scale and shift may train."""
+    """Undo `freeze_batchnorm`: `train()` affects the batch norms again, and their scale and shift can be trained."""
     for layer in module.modules():
         if isinstance(layer, _Fixed):
             layer.__class__ = type(layer).__bases__[1]

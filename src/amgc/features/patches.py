@@ -1,4 +1,4 @@
-"""Features without training: the responses of an image to whitened patches of the images of task 1.
+"""Features without training: the responses of an image to filters that are whitened patches of the images of task 1.
 
 Coates and Ng ("Learning feature representations with k-means", 2012) with random patches instead of k-means (Thiry et al.,
 2021): a patch p of raw pixels is normalised, n = (p - mean) / (deviation + contrast), and whitened; a filter is a whitened
@@ -23,7 +23,7 @@ from amgc.features.extractor import Extractor, ImageSource, Preprocess
 from amgc.features.registry import ImageShape
 from amgc.features.threads import in_threads
 
-PATCHES, SAMPLED = 200_000, 10_000  # maximum number of patches for the whitening, and of images that they come from
+PATCHES, SAMPLED = 200_000, 10_000  # maximum numbers of patches for the whitening, and of images that they come from
 MEASURED = 2_500  # images for the moments: standard deviations are then accurate to one or two per cent
 PRIOR = 10  # each variance is shrunk to the average variance with the weight of this many images
 BATCH = 256
@@ -33,7 +33,7 @@ CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
 
 
 class Patches(Extractor):
-    """2 × grid² features for each filter. It has no parameters, so nothing trains; call `fit` before the first image."""
+    """2 × grid² features for each filter. There are no parameters, so nothing is trained. Call `fit` before the first image."""
 
     fit_images = MEASURED
     fitted: Tensor
@@ -66,7 +66,7 @@ class Patches(Extractor):
     def forward(self, images: Tensor) -> Tensor:
         """Return features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255."""
         if self.needs_fit:
-            raise RuntimeError("patches must be fitted before they see images: call fit with those of task 1, or load a file.")
+            raise RuntimeError("patches are not fitted yet: call fit with the images of task 1, or load a file.")
         return self.encode(images)
 
     # ---- fitting -----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Patches(Extractor):
         """Draw the filters from `images`, at most `SAMPLED` of them, and measure the features of at most `MEASURED`."""
         count = len(images.labels)
         if not count:
-            raise ValueError("patches cannot be fitted on no images at all.")
+            raise ValueError("patches need at least one image to be fitted.")
         self.centre.zero_()
         self.deviation.fill_(1)
         for place, found in enumerate(self._sample(images, preprocess, generator)):
@@ -97,7 +97,7 @@ class Patches(Extractor):
         self.fitted.fill_(True)
 
     def _sample(self, images: ImageSource, preprocess: Preprocess, generator: Generator) -> list[Tensor]:
-        """Normalised patches (n, c side²) for each bank, at random places of random images, in one pass over these."""
+        """Return normalised patches (n, c side²) for each bank, from random positions in random images, in one pass."""
         rows = torch.randperm(len(images.labels), generator=generator)[:SAMPLED].sort().values
         drawn, found = [], []
         for side, _ in self.banks:
@@ -121,7 +121,7 @@ class Patches(Extractor):
         return found
 
     def _filters(self, patches: Tensor, count: int, generator: Generator) -> Tensor:
-        """W and below it b, (c side² + 1, count), from normalised patches; float64 on the CPU, where it costs nothing."""
+        """Return W with b as its last row, (c side² + 1, count), from normalised patches. Computed on the CPU in float64."""
         mean = patches.mean(0, dtype=torch.float64)
         covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
         for part in torch.split(patches, 1 << 14):
@@ -133,12 +133,12 @@ class Patches(Extractor):
         whitening = (vectors * spread) @ vectors.T
         filters = torch.empty(0, len(mean), dtype=torch.float64)
         if self.settled.draw == "patches":
-            lively = (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)  # flat patches make no filter
+            lively = (patches.abs().amax(1) > 1e-3).nonzero().squeeze(1)  # a uniform patch cannot be a filter
             chosen = lively[torch.randperm(len(lively), generator=generator)[:count]]
             filters = (patches[chosen].double() - mean) @ whitening
         gaussian = torch.randn(count - len(filters), len(mean), dtype=torch.float64, generator=generator)
         root = (vectors * values.sqrt() * spread) @ vectors.T  # symmetric, so the signs of the eigenvectors do not matter
-        filters = torch.cat([filters, gaussian @ root])  # all filters, or those that patches are too few for
+        filters = torch.cat([filters, gaussian @ root])  # all filters, or the rest if there are too few patches
         filters /= filters.norm(dim=1, keepdim=True).clamp_min(1e-12)
         weight = whitening @ filters.T
         return torch.cat([weight, -(mean @ weight)[None]])
@@ -177,7 +177,7 @@ class Patches(Extractor):
                     self._finish(done, centre, deviation)
 
     def _finish(self, averaged: Tensor, centre: Tensor, deviation: Tensor) -> None:
-        """From averages of max(s, 0) and of s, (n, 2, cells, K), to features: max(-s, 0) = max(s, 0) - s."""
+        """Convert averages of max(s, 0) and of s, (n, 2, cells, K), to features, with max(-s, 0) = max(s, 0) - s."""
         averaged[:, 1].neg_().add_(averaged[:, 0])
         averaged.clamp_min_(0)
         if self.settled.power == 0.5:
@@ -187,12 +187,12 @@ class Patches(Extractor):
         averaged.sub_(centre).div_(deviation)
 
     def _pooled(self, images: Tensor, side: int, weight: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
-        """For a few images at a time, their first's number and parts (n, cells, 2, columns): max(s, 0) and s averaged.
+        """Yield averages of max(s, 0) and s for a few images at a time: index of the first image, parts (n, cells, 2, columns).
 
-        s is the response drawn to 0 by the threshold t, s = max(a - t, 0) - max(-a - t, 0). To average max(a, t) and subtract t
-        afterwards leaves rounding errors of t where nothing responds, which the power makes forty times as large as all others.
-        A response is touched by two element-wise passes and by the products that average, nothing else. All pieces are small
-        enough for the cache, and buffers are used again, as fresh memory costs more than what is computed in it.
+        s is the response a, shrunk towards 0 by the threshold t: s = max(a - t, 0) - max(-a - t, 0). Averaging max(a, t) and
+        subtracting t afterwards would leave rounding errors of t where nothing responds; the power would make them forty times
+        as large as all others. A response is read and written by two element-wise passes and by the products that average,
+        nothing else. All pieces fit into the cache. Buffers are reused, because new memory costs more than the arithmetic.
         """
         (rows, count), channels, threshold = weight.shape, images.shape[1], self.settled.threshold
         high, wide = self._positions(side)
@@ -209,14 +209,14 @@ class Patches(Extractor):
         sums = [room.new_empty(several, cells, 2 * part.shape[1]) for part in weights]
 
         def responses(now: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-            """For `now` images and each part of the filters: room for max(s, 0), for s, and both together."""
+            """Return buffers for `now` images and each part of the filters: for max(s, 0), for s, and for both together."""
             both = [room[: 2 * now * positions * part.shape[1]].view(now, positions, -1) for part in weights]
             return [(*each.flatten(0, 1).chunk(2, dim=1), each) for each in both]  # type: ignore[misc]
 
         usual = responses(block)
         for start in range(0, len(images), several):
             some = images[start : start + several]
-            # Cells are not mirrored back: an image and its mirror image then have the same features.
+            # Cells are not mirrored back, so an image and its mirror image have the same features.
             for view, seen in enumerate((some, some.flip(3))[:views]):
                 self._unroll(seen, side, torch.unflatten(patches[:-1, : len(some)], 0, (channels, side, side)))
                 for first in range(0, len(some), block):
@@ -233,7 +233,7 @@ class Patches(Extractor):
             yield start, [torch.unflatten(total[: len(some)], 2, (2, -1)) for total in sums]
 
     def _unroll(self, images: Tensor, side: int, out: Tensor) -> None:
-        """The normalised patches of images (n, c, h, w), out (c, side, side, n, high, wide)."""
+        """Write the normalised patches of images (n, c, h, w) to `out` (c, side, side, n, high, wide)."""
         images = images.contiguous()
         stride = self.settled.stride
         pixels = images.double()
@@ -246,14 +246,14 @@ class Patches(Extractor):
         out.mul_(scale)
 
     def _averages(self, high: int, wide: int) -> Tensor:
-        """The matrix (grid², positions) that averages over cells."""
+        """Return the matrix (grid², positions) that averages over cells."""
         grid = self.settled.grid
         y, x = torch.arange(high) * grid // high, torch.arange(wide) * grid // wide
         member = torch.nn.functional.one_hot((y[:, None] * grid + x).flatten(), grid**2).double().T
         return member / member.sum(1, keepdim=True)
 
     def _by_bank(self, features: Tensor) -> list[Tensor]:
-        """Views (n, 2, cells, K) of features (n, dim)."""
+        """Return views (n, 2, cells, K) of features (n, dim), one for each bank."""
         cells = self.settled.grid**2
         parts = torch.split(features, [2 * cells * count for _, count in self.banks], dim=1)
         return [torch.unflatten(part, 1, (2, cells, -1)) for part in parts]
@@ -263,7 +263,7 @@ class Patches(Extractor):
         return images if images.shape[2:] == self.size else interpolate(images, self.size, mode="area")
 
     def _positions(self, side: int) -> tuple[int, int]:
-        """Where patches are taken from, down and across."""
+        """Return the numbers of patch positions, vertically and horizontally."""
         high, wide = ((size - side) // self.settled.stride + 1 for size in self.size)
         return high, wide
 
@@ -273,13 +273,13 @@ class Patches(Extractor):
             raise ValueError(f"patches of {side} × {side} pixels do not fit into images of {shown}; choose smaller sizes.")
         if min(self._positions(side)) < self.settled.grid:
             raise ValueError(
-                f"a grid of {self.settled.grid} needs as many places for patches; images of {shown} have "
+                f"a grid of {self.settled.grid} needs at least as many patch positions each way; images of {shown} have "
                 f"{' × '.join(map(str, self._positions(side)))} for patches of {side}. Choose a smaller grid, sizes or stride."
             )
 
 
 def _box(size: int, side: int, stride: int) -> Tensor:
-    """The matrix (places, size) that averages over `side` neighbours."""
+    """Return the matrix (positions, size) that averages over `side` neighbours."""
     places = torch.arange(0, size - side + 1, stride)[:, None]
     offset = torch.arange(size) - places
     return ((offset >= 0) & (offset < side)) / side

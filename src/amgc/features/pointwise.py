@@ -9,19 +9,19 @@ WIDEST = 16  # float32 numbers in the widest vector register, AVX-512's
 
 
 def every_second(maps: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """The pixels that a 1×1 convolution with this stride looks at: `maps[..., ::stride, ::stride]`.
+    """Return the pixels that a 1×1 convolution with this stride reads: `maps[..., ::stride, ::stride]`.
 
-    An average over one pixel is that pixel. Unlike slicing, pooling keeps channels_last and has a fast backward pass
+    This uses average pooling over single pixels. Unlike slicing, it keeps channels_last and has a fast backward pass
     (benchmarks/kernels.py compares the two).
     """
     return avg_pool2d(maps, 1, list(stride))
 
 
 class StridedPointwise(nn.Conv2d):
-    """A 1×1 convolution with a stride: first every second pixel, then a 1×1 convolution. The same numbers as `nn.Conv2d`.
+    """A 1×1 convolution with a stride, with the same results as `nn.Conv2d`: select pixels first, then convolve.
 
-    oneDNN's own kernel for it (brgconv_strided, in torch 2.13) writes out of bounds in the backward pass, if the input has
-    fewer channels than a vector register holds (8 with AVX2, 16 with AVX-512) and is channels_last: the process dies.
+    The kernel of oneDNN for such layers (brgconv_strided, in torch 2.13) writes out of bounds in the backward pass if the input
+    is channels_last and has fewer channels than a vector register holds (8 with AVX2, 16 with AVX-512). The process crashes.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ class StridedPointwise(nn.Conv2d):
 
 
 def make_safe(network: nn.Module) -> None:
-    """Turn every 1×1 convolution with a stride into a `StridedPointwise`; parameters and their names stay as they are."""
+    """Turn every 1×1 convolution with a stride into a `StridedPointwise`. Parameters and their names do not change."""
     for name, layer in network.named_modules():
         if not isinstance(layer, nn.Conv2d) or set(layer.kernel_size) != {1} or set(layer.stride) == {1}:
             continue

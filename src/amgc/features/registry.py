@@ -90,8 +90,8 @@ def build(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor
 
 
 def blank(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor:
-    """Return the extractor of `build` for a caller that has its weights: none are read from a file or downloaded."""
-    made = _make(name, image_shape, {**options, "weights": "the caller's"})  # any value: without one, timm downloads its own
+    """Return an extractor like `build`, but without reading or downloading weights, for a caller that sets them itself."""
+    made = _make(name, image_shape, {**options, "weights": "the caller's"})  # any value, so that timm does not download its own
     made.options = replace(made.options, weights=None)
     return made
 

@@ -1,7 +1,7 @@
-"""ResNet-18 and ResNet-32 (He et al. 2016), with torchvision's parameter names, so that published weights load.
+"""ResNet-18 and ResNet-32 (He et al. 2016), with torchvision's parameter names, so that published weights can be loaded.
 
-They are not taken from torchvision because its wheel does not import with a CPU build of torch, and because neither
-torchvision nor timm has the three stems of the class-incremental literature under one name.
+They are not taken from torchvision because its default package cannot be imported with a CPU build of torch, and because
+neither torchvision nor timm has all three stems of the class-incremental literature.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amgc.features.extractor import Extractor, initialise
 class ResNet(Extractor):
     """A stem, one stage of basic blocks per width (each after the first at half the resolution), the mean over pixels.
 
-    Images may have any size. They shrink before the mean, 32-fold with the stem `imagenet`, which leaves little of small ones.
+    Images may have any size. The stem `imagenet` reduces them 32-fold before the mean, so it does not suit small images.
     """
 
     def __init__(self, channels: int, stem: Stem, widths: Sequence[int], blocks: int, shortcut: Shortcut) -> None:
@@ -74,10 +74,10 @@ class BasicBlock(nn.Module):
 
 
 class ZeroPadded(nn.Module):
-    """Shortcut A, which has no parameters: every second pixel, and zeros for the channels that are new.
+    """Shortcut A, which has no parameters: every second pixel, and zeros in the additional channels.
 
-    The zeros come last, as in PyCIL. Some published CIFAR networks put half of them first; their weights would load here
-    and give other features.
+    The zeros come last, as in PyCIL. Some published CIFAR networks put half of them first. Their weights can be loaded here,
+    but give different features.
     """
 
     def __init__(self, extra: int, stride: int) -> None:

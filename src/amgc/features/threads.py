@@ -1,4 +1,4 @@
-"""Divide images among threads, each of which computes with one core."""
+"""Divide images among threads that use one core each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 
 def in_threads(function: Callable[..., None], calls: Sequence[tuple[Any, ...]], threads: int) -> None:
-    """Call `function` with each tuple of arguments. For small operations this scales better than several cores for each.
+    """Call `function` with each tuple of arguments, in threads. For small operations this is faster than torch's own threads.
 
-    Modes of torch are per thread: a new thread enters those of its caller that matter for inference.
+    Modes of torch are set per thread, so a new thread enters inference mode if its caller is in it.
     """
     inference = torch.is_inference_mode_enabled()
 

@@ -1,7 +1,7 @@
-"""Read and write weights of extractors, our own and published ones. Pickles are read with torch's restricted reader only.
+"""Read and write the weights of extractors, our own and published ones. Pickles are read with torch's restricted reader only.
 
-A file either fits the extractor completely or is refused with a list of what does not fit. A network with some random
-weights would still train, and the mistake would show only in the accuracy.
+A file must fit the extractor completely. Otherwise an error lists what does not fit, because a network with some weights left
+random could still be trained, and only the accuracy would show the mistake.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from amgc.features.extractor import Extractor
 from amgc.features.registry import build, extractors
 
 KIND = "extractor"
-PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # what timm's names consist of; hf-hub:OWNER/NAME and local-dir:PATH do not
+PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # names of timm; not hf-hub:OWNER/NAME or local-dir:PATH
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their checkpoints
 
 
 def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
     """Write an extractor that `build` made: its weights and what is needed to build it again."""
     if not extractor.name:
-        raise ValueError(f"this {type(extractor).__name__} was not made by build(); only those can be built again.")
+        raise ValueError(f"this {type(extractor).__name__} was not created by build(), so it cannot be saved.")
     options = dataclasses.asdict(extractor.options) | {"weights": None}  # a path is useless on another machine
     made = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
     header = {**made, "mean": extractor.mean, "std": extractor.std}
@@ -39,7 +39,8 @@ def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
 def load_extractor(path: str | os.PathLike[str]) -> Extractor:
     """Return the extractor that `save_extractor` wrote.
 
-    A file may come from anywhere. It may name registered extractors and models of the installed timm, nothing to download.
+    The file need not be trusted. It can refer only to registered extractors and to models of the installed timm; nothing is
+    downloaded.
     """
     header, _ = tensor_files.read(path, KIND)
     try:
@@ -47,17 +48,17 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
         model = options.get("model", "")
         if ":" in name or not PLAIN.fullmatch(model):
             raise files.FileFormatError(
-                f"{os.fspath(path)!r} names the model {name}:{model}, which is not a plain name of timm's and might be "
+                f"{os.fspath(path)!r} refers to the model {name}:{model}, which is not a plain name of timm and might be "
                 f"downloaded. If you trust it, build it yourself: build('timm:…', …, weights={os.fspath(path)!r})."
             )
-        if name not in extractors():  # nor the path of a .py file: weights must not choose code
+        if name not in extractors():  # this also excludes .py files: a weights file must not run code
             raise files.FileFormatError(
                 f"{os.fspath(path)!r} needs the extractor {name!r}, which amgc does not have. If a Python file of yours "
                 "registers it, import that file first."
             )
         return build(name, image_shape=image_shape, **{**options, "weights": os.fspath(path)})
     except (KeyError, TypeError, AttributeError) as error:
-        raise files.FileFormatError(f"{os.fspath(path)!r} is of another version of amgc: {error}") from error
+        raise files.FileFormatError(f"{os.fspath(path)!r} was written by another version of amgc: {error}") from error
 
 
 def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
@@ -117,7 +118,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
     except Exception as error:  # for foreign bytes the readers raise errors of any type
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise files.FileFormatError(
-            f"{shown!r} cannot be read as weights: it is truncated, damaged, or holds more than tensors ({reason}). "
+            f"{shown!r} cannot be read as weights: it is truncated, damaged, or contains more than tensors ({reason}). "
             "Get it again, or save its state dict alone with torch.save or safetensors."
         ) from error
     for key in WRAPPERS:
@@ -126,7 +127,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
     named = content.items() if isinstance(content, dict) else ()
     tensors = {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
     if not tensors:
-        raise files.FileFormatError(f"{shown!r} holds no state dict but a {type(content).__name__} without tensors.")
+        raise files.FileFormatError(f"{shown!r} contains no state dict, but a {type(content).__name__} without tensors.")
     return {}, tensors
 
 
@@ -141,7 +142,7 @@ def _normalisation(
     except files.MISFITS as error:
         raise files.misfit(path, error) from error
     if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
-        raise files.misfit(path, ValueError(f"mean {mean} and std {std} are no normalisation"))
+        raise files.misfit(path, ValueError(f"mean {mean} and std {std} are not a valid normalisation"))
     return mean, std
 
 

@@ -1,15 +1,30 @@
-"""One file per method. It declares what is trained, what is remembered and how classes are scored; the engine does the rest.
+"""Class-incremental methods, one file each. A method declares what is trained, what is remembered and how classes are scored.
 
-All that the author of a method imports:
+The author of a method imports everything from here:
 
->>> from amgc.methods import Batch, Features, Hyper, Method, Phase, PlainImages, Task, method, option
+>>> from amgc.methods import Batch, Features, Hyper, Method, Phase, PlainImages, Task, class_means, method, option
 
-A method's file is imported without torch, so that the command line can show its hyper-parameters quickly: it takes torch and
-the mathematics from `amgc.methods.lazy`.
+The package's own methods import torch and the mathematics from `amgc.methods.lazy`, so that `amgc run --help` can list their
+hyper-parameters without importing torch.
 """
 
 from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, PlainImages, Task
+from amgc.methods.frozen import Frozen, FrozenHyper, class_means
 from amgc.methods.registry import method
 from amgc.options import option
 
-__all__ = ["Batch", "Features", "Hyper", "LinearHead", "Method", "Phase", "PlainImages", "Task", "method", "option"]
+__all__ = [
+    "Batch",
+    "Features",
+    "Frozen",
+    "FrozenHyper",
+    "Hyper",
+    "LinearHead",
+    "Method",
+    "Phase",
+    "PlainImages",
+    "Task",
+    "class_means",
+    "method",
+    "option",
+]

@@ -8,9 +8,9 @@
         def end(self, task, features): ...
         def scores(self, features): ...
 
-A method declares its hyper-parameters, names what it remembers, and overrides what it needs of `phase`, `begin`, `loss`, `end`
-and `scores`. `amgc.methods.optional` lists further methods that the engine and the report call if they exist. The engine owns
-the training loop, the optimiser, precision, devices, progress and checkpoints.
+A method declares its hyper-parameters and the attributes to save, and overrides `phase`, `begin`, `loss`, `end` or `scores`
+where the default does not fit. The engine and the report also call the methods of `amgc.methods.optional` if they exist. The
+engine is responsible for the training loop, optimiser, precision, devices, progress and checkpoints.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Phase:
     batch_size: int = option(128, "images per step, of all processes together", "PyCIL")
     extractor_lr: float = option(0.01, "learning rate of the network; 0 freezes it, and its features are computed once")
     head_lr: float = option(0.01, "learning rate of the classifier")
-    schedule: Schedule = option("cosine", "of both learning rates over the epochs: cosine (to 0), step or constant")
-    milestones: tuple[float, ...] = option((0.3, 0.6, 0.85), "for step: shares of the epochs after which they fall", "PyCIL")
-    gamma: float = option(0.1, "for step: the factor by which they fall", "PyCIL")
-    optimizer: Literal["sgd", "adam"] = option("sgd", "the optimiser; the paper names none", "PyCIL")
-    momentum: float = option(0.9, "of SGD", "PyCIL")
-    weight_decay: float = option(5e-4, "of the network", "PyCIL")
-    head_weight_decay: float = option(5e-4, "of the classifier", "PyCIL")
-    batchnorm: Literal["train", "fixed"] = option("train", "fixed: statistics, scale and shift stay as they are")
+    schedule: Schedule = option("cosine", "schedule of both learning rates: cosine (to 0), step or constant")
+    milestones: tuple[float, ...] = option((0.3, 0.6, 0.85), "step: shares of the epochs after which the rates fall", "PyCIL")
+    gamma: float = option(0.1, "step: factor by which the rates fall", "PyCIL")
+    optimizer: Literal["sgd", "adam"] = option("sgd", "optimiser; the paper names none", "PyCIL")
+    momentum: float = option(0.9, "momentum of SGD", "PyCIL")
+    weight_decay: float = option(5e-4, "weight decay of the network", "PyCIL")
+    head_weight_decay: float = option(5e-4, "weight decay of the classifier", "PyCIL")
+    batchnorm: Literal["train", "fixed"] = option("train", "train, or fixed: statistics, scale and shift do not change")
     augment: bool = option(True, "random crops, flips and brightness (not if the network is frozen)", "PyCIL")
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Hyper:
-    """Hyper-parameters that every method has: how task 1 and how the later tasks are trained."""
+    """Hyper-parameters of every method: how task 1 and the later tasks are trained."""
 
     first: Phase = field(default_factory=Phase)
     later: Phase = field(default_factory=Phase)
@@ -89,13 +89,14 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a loss is computed from. Every process gets the features of the whole batch.
+    """The input of a loss. Every process gets the features of the whole batch.
 
     features : (n, d), with a gradient to the network.
     labels : (n,).
     generator : source of all random numbers in a loss.
-    through : `through(network)` returns the features of the same images by another network, without gradient.
-    copy : (n,), which of its row's repetitions in this epoch each is, from 0, for a method with `repeats`; before `views`.
+    through : `through(network)` returns the features that another network computes for the same images, without gradient.
+    copy : (n,), only for a method with `repeats`: the number of each row among its repetitions in this epoch, from 0. It
+        refers to the batch before `views`.
     """
 
     features: torch.Tensor
@@ -107,10 +108,10 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class PlainImages:
-    """A task's training images without augmentation, for a pass after the training.
+    """The training images of a task without augmentation, for a pass after training.
 
     batches : `batches(size)` yields images and labels (n,), at most `size` at a time. Each process gets its share of a batch.
-    sum : returns the sum of a tensor over processes.
+    sum : `sum(tensor)` returns the sum of a tensor over all processes.
     """
 
     batches: Callable[[int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
@@ -118,7 +119,7 @@ class PlainImages:
 
 
 class LinearHead:
-    """A linear classifier that grows: weight (C, d), bias (C,)."""
+    """A linear classifier to which classes can be added: weight (C, d), bias (C,)."""
 
     def __init__(self, dim: int, device: torch.device) -> None:
         self.weight = torch.nn.Parameter(torch.empty(0, dim, device=device))
@@ -128,7 +129,7 @@ class LinearHead:
         return len(self.weight)
 
     def grow(self, count: int, generator: torch.Generator) -> None:
-        """Grow to `count` classes: existing rows stay, new ones are initialised as in PyCIL."""
+        """Add rows up to `count` classes. Existing rows do not change; new ones are initialised as in PyCIL."""
         more, dim = count - len(self), self.weight.shape[1]
         bound = (3 / dim) ** 0.5
         rows = (torch.rand(more, dim, generator=generator) * 2 - 1) * bound
@@ -148,15 +149,18 @@ H = TypeVar("H", bound=Hyper)
 
 
 class Method(Generic[H]):
-    """A class-incremental method.
+    """Base class of class-incremental methods.
 
-    `remembers` names the attributes, beside network and head, that outlive a step. What a method keeps is exactly what `state`
-    returns: it is saved, restored, counted as memory, and searched for images by the tests.
+    remembers : names of the attributes to save, besides the network and the head: tensors, class statistics, copies of the
+        network or plain values. `state` returns them. They are written to checkpoints and counted as the method's memory,
+        and the tests search them for training images.
+    common_start : whether task 1 is trained by plain cross-entropy. Such methods can share the training of task 1.
+    sees_old_data : whether each task trains on the images of all seen classes. Only `joint` does.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
-    common_start: ClassVar[bool] = True  # task 1 is trained by plain cross-entropy, so methods can share its training
-    sees_old_data: ClassVar[bool] = False  # trains on images of all seen classes in every task: `joint` only
+    common_start: ClassVar[bool] = True
+    sees_old_data: ClassVar[bool] = False
 
     def __init__(self, hyper: H, network: Extractor, device: torch.device) -> None:
         self.hyper = hyper
@@ -165,14 +169,14 @@ class Method(Generic[H]):
         self.head = LinearHead(network.dim, device)
         self.task = Task(0, range(0))
 
-    # ---- the contract, in the order of the calls ---------------------------------------------------------------------
+    # ---- the contract, in the order of calls ------------------------------------------------------------------------
 
     def phase(self, task: Task) -> Phase:
-        """Return how this task is trained."""
+        """Return the training settings of this task."""
         return self.hyper.first if task.is_first else self.hyper.later
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
-        """Prepare for a task. By default the head grows rows for the new classes."""
+        """Prepare for a task. By default, rows for the new classes are added to the head."""
         self.head.grow(task.new.stop, generator)
 
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -180,21 +184,21 @@ class Method(Generic[H]):
         return {"cross-entropy": torch.nn.functional.cross_entropy(self.head(batch.features), batch.labels)}
 
     def end(self, task: Task, features: Features) -> None:
-        """Remember what is needed after the training of a task.
+        """Store what is needed after the training of a task.
 
-        `features` are those of the task's images without augmentation, computed by the trained network.
+        `features` are the features of the task's images without augmentation, computed by the trained network.
         """
 
     def scores(self, features: torch.Tensor) -> torch.Tensor:
         """Return scores (n, seen classes); the class with the largest score is predicted."""
         return self.head(features)
 
-    # ---- provided; seldom overridden ---------------------------------------------------------------------------------
+    # ---- provided; rarely overridden ---------------------------------------------------------------------------------
 
     def trains_network(self, phase: Phase | None = None) -> bool:
-        """Return whether the network changes during this task, or in another phase.
+        """Return whether the network is trained in this task, or with the settings `phase`.
 
-        If not, its features are computed once and batches are made of them.
+        If it is not, its features are computed once, and batches consist of these features.
         """
         phase = phase or self.phase(self.task)
         return phase.extractor_lr > 0 and phase.epochs > 0 and any(True for _ in self.network.parameters())
@@ -204,16 +208,16 @@ class Method(Generic[H]):
         return copy.deepcopy(self.network).requires_grad_(False).eval()
 
     def trainable(self) -> list[torch.Tensor]:
-        """Return what is trained beside the network, at the head's learning rate."""
+        """Return the tensors that are trained with the head's learning rate."""
         return [self.head.weight, self.head.bias]
 
     def state(self) -> dict[str, Any]:
-        """Return everything that is remembered, by name: tensors, class statistics, networks, plain values."""
+        """Return everything that is saved, by name: tensors, class statistics, networks, plain values."""
         kept = {name: getattr(self, name) for name in self.remembers}
         return {"head.weight": self.head.weight.detach(), "head.bias": self.head.bias.detach(), **kept}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned. Copies of the network are given as state dicts."""
+        """Restore what `state` returned. Networks are passed as state dicts."""
         self.head.set(state["head.weight"], state["head.bias"])
         for name in self.remembers:
             value = state[name]

@@ -14,7 +14,7 @@ FROZEN = Phase(epochs=0, extractor_lr=0.0)
 
 @dataclass(frozen=True)
 class FrozenHyper(Hyper):
-    """The network is trained in task 1 by cross-entropy, and never again."""
+    """Hyper-parameters of methods that train the network in task 1 only, by cross-entropy."""
 
     first: Phase = FIRST
     later: Phase = FROZEN
@@ -33,9 +33,9 @@ H = TypeVar("H", bound=FrozenHyper)
 
 
 class Frozen(Method[H]):
-    """A method that trains nothing after task 1. It ignores `later`, which a preset may set for all methods.
+    """Base class of methods that train nothing after task 1. They ignore `later`, which a preset may set for all methods.
 
-    In task 1 it trains the network, and nothing if the network has no parameters: `end` replaces the head in any case.
+    Task 1 trains the network. If the network has no parameters, it trains nothing, because `end` replaces the head anyway.
     """
 
     def phase(self, task: Task) -> Phase:
@@ -44,7 +44,7 @@ class Frozen(Method[H]):
 
 
 class RandomFeatures(Frozen[H]):
-    """A frozen method with random features. Their weights are drawn from a seed, and only the seed is stored."""
+    """Base class of frozen methods with random features. Only the seed of their weights is stored."""
 
     seed = 0
 
@@ -55,7 +55,7 @@ class RandomFeatures(Frozen[H]):
 
 
 def class_means(features: Features, new: range) -> torch.Tensor:
-    """Return the class means, (new classes, d) in float64."""
+    """Return the mean feature of each new class, (new classes, d) in float64."""
     sums: Any = 0.0
     counts: Any = 0.0
     for rows, labels in features:

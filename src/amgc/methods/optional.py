@@ -1,6 +1,6 @@
-"""Methods that a `Method` may have beside the contract. The engine and the report call them if they exist.
+"""Optional methods of a `Method`. The engine and the report call them if they exist.
 
-A protocol here is satisfied by having its method; there is nothing to inherit from.
+To implement a protocol, define its method. There is nothing to inherit from.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class MakesViews(Protocol):
     def views(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the network sees of a batch of augmented images, such as rotations or mixtures, and its labels.
+        """Return the images that the network gets for a batch of augmented images, such as rotations, and their labels.
 
-        `images` is the whole batch for any number of processes. If the network does not train, it holds its features (n, d)
-        instead. Classes that the method adds have labels from `len(task.seen)` on.
+        `images` is the whole batch, for any number of processes; if the network is not trained, its features (n, d). Classes
+        that the method adds have labels from `len(task.seen)` on.
         """
 
 
@@ -39,9 +39,9 @@ class RepeatsFeatures(Protocol):
     def repeats(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
         """Return how often an epoch uses each row of a frozen network's features (n, d), as (n,); None means once.
 
-        All repetitions are shuffled together and `Batch.copy` tells them apart, so that a loss can derive something else from
-        each, such as pseudo features of an old class. It is called again when a run is resumed: what it prepares need not be
-        remembered.
+        All repetitions are shuffled together. `Batch.copy` numbers them, so that a loss can use each one differently, for
+        example as a pseudo feature of another old class. The method is called again when a run is resumed, so what it
+        prepares need not be saved.
         """
 
 
@@ -56,7 +56,7 @@ class CollectsFromImages(Protocol):
     def collect(self, task: Task, images: PlainImages) -> None:
         """Make a pass over the task's images after its training and before `end`, with gradients if needed.
 
-        For a method that needs the images themselves, for instance for gradients or for an old network. The network is in
+        For methods that need the images themselves, for example for gradients or for an old network. The network is in
         evaluation mode.
         """
 
@@ -69,26 +69,26 @@ class DelaysCheckpoints(Protocol):
     def may_save(self, counts: Sequence[int]) -> bool:
         """Return whether a checkpoint may be written now; `counts` are the numbers of images of the new classes.
 
-        False while a remembered mean is that of one image of several, because it would be that image's row of features. Must
-        become true no later than the end of the epoch.
+        Return False while a saved mean is the mean of a single image although the class has several: it would be the
+        features of that image. It must become true no later than the end of the epoch.
         """
 
 
 @runtime_checkable
 class ReshapesNetwork(Protocol):
     def reshape_network(self, ended: int, begun: bool) -> None:
-        """Give the network the structure that it has after `ended` tasks, before a checkpoint is loaded.
+        """Give the network its structure after `ended` tasks, before a checkpoint is loaded.
 
-        With `begun`, the structure after the beginning of the next task, which is then `self.task`.
+        With `begun`, give it the structure after the beginning of the next task, which is then `self.task`.
         """
 
 
 @runtime_checkable
 class RestoresStructure(Protocol):
     def restore_structure(self) -> None:
-        """After the last task, give the network the layers that it was built with; features in evaluation mode stay the same.
+        """After the last task, give the network its original layers again, with the same features in evaluation mode.
 
-        Needed to make a model from a run of a method that changes the network's structure.
+        Needed to make a model from a run of a method that changes the structure of the network.
         """
 
 
@@ -98,7 +98,7 @@ class RestoresStructure(Protocol):
 @runtime_checkable
 class ReportsGaussians(Protocol):
     def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """Return what is remembered of a class along axes (m, d): mean (m,), covariance (m, m), enlarged covariance.
+        """Return the stored Gaussian of a class along axes (m, d): mean (m,), covariance (m, m), enlarged covariance.
 
         The enlarged covariance is None for a class whose covariance the method does not enlarge.
         """
@@ -113,7 +113,7 @@ class TransformsFeatures(Protocol):
 @runtime_checkable
 class ReportsMargins(Protocol):
     def margins(self, *, pairs: bool) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """Return m_k of each seen class (K,), 0 for classes without a margin.
+        """Return the margin m_k of each seen class (K,), 0 for classes without one.
 
-        With `pairs` also by how much class k must beat class j, (K, K). None if the method has no margins.
+        With `pairs`, also return the margins of class k against class j, (K, K). None if the method has no margins.
         """

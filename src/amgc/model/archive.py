@@ -1,4 +1,4 @@
-"""A model's folder as one zip file, to take along and to open elsewhere."""
+"""Pack a model's folder into one zip file, and unpack it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from amgc.files import FileFormatError
 from amgc.model.folder import MANIFEST, OURS, Folder, Manifest
 
-MOST_FILES = 8  # a model has three at most
+MAX_FILES = 8  # a model has at most three
 
 
 def pack(folder: Folder) -> bytes:
@@ -20,8 +20,8 @@ def pack(folder: Folder) -> bytes:
 
     def read(manifest: Manifest) -> bytes:
         written = io.BytesIO()
-        with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # weights do not get smaller
-            made, features = _without_places(manifest.made), _without_places(manifest.features)
+        with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # compression does not make weights smaller
+            made, features = _without_paths(manifest.made), _without_paths(manifest.features)
             shared = replace(manifest, made=made, features=features, previous=None)
             archive.writestr(MANIFEST, json.dumps(shared.to_json(), ensure_ascii=False, indent=1))
             for entry in manifest.files.values():
@@ -32,9 +32,10 @@ def pack(folder: Folder) -> bytes:
 
 
 def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
-    """Write the files of a zip file to the folder `into`. Only names of a model's files are accepted, without folders.
+    """Write the files of a zip file to the folder `into`. Only names of a model's files are accepted, and no sub-folders.
 
-    most_bytes : of all files together. Sizes are counted while reading, as a zip file may claim others.
+    most_bytes : maximum size of all files together. Bytes are counted while reading, because the sizes that a zip file states
+        may be false.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -45,25 +46,25 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
             for name in names:
                 if name != MANIFEST and (not OURS.fullmatch(name) or name.startswith(".")):
                     raise FileFormatError(f"the zip file contains {name!r}, which is not a file of a model.")
-            if len(names) > MOST_FILES or len(set(names)) < len(names):
-                raise FileFormatError("the zip file contains more files than a model has.")
+            if len(names) > MAX_FILES or len(set(names)) < len(names):
+                raise FileFormatError("the zip file contains more files than a model has, or two of the same name.")
             left = most_bytes
             for one in members:
                 with archive.open(one) as file:
                     part = file.read(left + 1)
                 left -= len(part)
                 if left < 0:
-                    raise FileFormatError(f"the files in the zip file have more than {most_bytes / 1e6:.0f} MB.")
+                    raise FileFormatError(f"the files in the zip file are larger than {most_bytes / 1e6:.0f} MB.")
                 (into / one.filename).write_bytes(part)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise FileFormatError(f"the file is not a readable zip file ({error}).") from error
     return Folder(into)
 
 
-def _without_places(about: dict[str, Any]) -> dict[str, Any]:
+def _without_paths(about: dict[str, Any]) -> dict[str, Any]:
     """Return the dictionary with the names of files instead of their paths.
 
-    >>> _without_places({"given": "/home/ann/weights.pt", "by": "create", "seed": 0})
+    >>> _without_paths({"given": "/home/ann/weights.pt", "by": "create", "seed": 0})
     {'given': 'weights.pt', 'by': 'create', 'seed': 0}
     """
     return {name: _last(value) if name in ("given", "from") else value for name, value in about.items()}

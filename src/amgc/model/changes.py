@@ -1,4 +1,4 @@
-"""Changes of a model: learn, merge, rename, join and forget classes. Each takes a state and returns a new one."""
+"""Changes to a model: learn, merge, rename, join and forget classes. Each function takes a state and returns a new one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Learned:
     added : number of images learned, by class.
     again : the classes among them that were known before.
     skipped : unreadable images, each with the reason.
-    animated : animated images, of which the first frame was used.
-    repeated : images with the same pixels as another one of the same class in this call; they count once.
+    animated : animated images; only the first frame was used.
+    repeated : images with the same pixels as another image of the same class in this call. Such images are learned once.
     """
 
     added: dict[str, int]
@@ -45,7 +45,7 @@ class Learned:
 
 @dataclass
 class Lesson:
-    """Statistics of new images, before they are added to a model. Only statistics outlive the call of `learn`."""
+    """Statistics of new images, before they are added to a model. Nothing else about the images is kept."""
 
     classifier: IncrementalClassifier
     skipped: list[PictureError] = field(default_factory=list)
@@ -70,7 +70,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     labels = [label for label, own in images.items() for _ in own]
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
-    seen: set[tuple[str, bytes]] = set()  # classes and digests of images; gone when the call ends
+    seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
     for rows, features, errors in encode_batches(state.extractor, state.frame, given):
         if errors and on_corrupt == "error":
             raise errors[0][1]
@@ -96,7 +96,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
 
 
 def learn(state: State, lesson: Lesson) -> State:
-    """Add the statistics of new images and solve for the classifier once."""
+    """Add the statistics of new images, then solve for the classifier."""
     assert not isinstance(state.classifier, FixedHead)  # `collect` refuses it
     if state.classifier is None:
         return _solved(state, lesson.classifier)
@@ -134,13 +134,13 @@ def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> li
 
 
 def rename(state: State, label: str, new: str, join: bool) -> State:
-    """Give a class another name, or make one class of two."""
+    """Rename a class, or join it with an existing one."""
     _check_known(state, label)
     if label == new:
-        raise ModelError(f"the class is called {label!r} already.")
+        raise ModelError(f"the class is already called {label!r}.")
     exists = new in state.manifest.classes
     if exists and not join:
-        raise ModelError(f"the model has a class {new!r} already. To make one class of both, join them: join=True, or --join.")
+        raise ModelError(f"the model already has a class {new!r}. To make one class of both, join them: join=True, or --join.")
     if isinstance(state.classifier, FixedHead):
         if exists:
             raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
@@ -163,13 +163,13 @@ def forget(state: State, label: str) -> State:
         return replace(state, classifier=None)
     if isinstance(state.classifier, FixedHead):
         return replace(state, classifier=state.classifier.without(label))
-    with warnings.catch_warnings():  # `Model.info` reports that a shared covariance keeps the contribution of the class
+    with warnings.catch_warnings():  # `Model.info` says that the class's contribution to a shared covariance remains
         warnings.simplefilter("ignore", UserWarning)
         classifier = copy.deepcopy(state.classifier).forget(label)
     return _solved(state, classifier)
 
 
 def _solved(state: State, classifier: IncrementalClassifier) -> State:
-    """Return the state with a classifier that is solved now, so that predictions do not wait."""
+    """Return the state with the classifier. Solve it now, so that the first prediction need not wait."""
     assert classifier.head_ is not None
     return replace(state, classifier=classifier)

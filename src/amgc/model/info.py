@@ -10,7 +10,7 @@ from typing import Any
 from amgc import files, tensor_files
 from amgc.model.folder import MANIFEST, Folder, Manifest
 
-FEW = 2  # with at most this many images, the features of each image follow from the class's mean and covariance
+FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
 COVARIANCE = {
     "shared": "one covariance of the features, shared by all classes (the contribution of a forgotten class remains)",
     "full": "for each class the covariance of its features",
@@ -56,13 +56,13 @@ class Info:
 
 @dataclass(frozen=True)
 class Contents:
-    """What the files of a model contain, as far as a description needs it.
+    """The contents of a model's files that are needed to describe it.
 
     form : form of the covariance; None without class statistics.
     margins : m_k of the paper by class.
-    fixed : whether there is a trained head without class statistics.
+    fixed : whether the classifier is a trained head without class statistics.
     extractor : name of the extractor; "" while there is none.
-    fragments : whether its filters are fragments of images.
+    fragments : whether the filters of the extractor are fragments of images.
     """
 
     form: str | None = None

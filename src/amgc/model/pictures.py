@@ -1,6 +1,6 @@
 """Images of any kind (files, encoded bytes, PIL images, arrays, tensors), for a model to learn from or to classify.
 
-`amgc.data.decode` decodes them. A `Frame` makes them the pixels that a model's extractor needs.
+`amgc.data.decode` decodes them. A `Frame` converts them to the pixels that a model's extractor needs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from amgc.data.decode import CorruptImageError, decode_each, list_images, read_i
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# What `pictures` takes. Iterables may be nested.
+# The types that `pictures` accepts. Iterables may be nested.
 Given: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image | NDArray[Any] | Tensor | Iterable[Any]"
-SMALLEST = 4  # pixels of the shorter side
+SMALLEST = 4  # minimum number of pixels of the shorter side
 
 
 class PictureError(CorruptImageError):
-    """Something that should be an image and cannot be used as one. `path` says which."""
+    """An input cannot be used as an image. `path` is its path, or its number among the inputs."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -37,15 +37,15 @@ class PictureError(CorruptImageError):
 
 @dataclass
 class Picture:
-    """An image that is read when it is needed; `name` is its path, or says which of the given ones it is."""
+    """An image that is read when it is needed. `name` is its path, or its number among the inputs."""
 
     name: str
     source: Any
-    animated: bool = False  # known once it has been read; the first frame is used
-    digest: bytes = b""  # of its pixels in the frame, known once they have been; equal for copies of an image
+    animated: bool = False  # set when the image is read; only its first frame is used
+    digest: bytes = b""  # hash of the pixels that `Frame.pixels` returned; the same for copies of an image
 
     def read(self, least: int) -> Image:
-        """Return the image, upright and in RGB, at its size or reduced to no fewer than `least` pixels each way.
+        """Return the image in RGB, rotated upright. Large images may be reduced, to at least `least` pixels on each side.
 
         Raises PictureError if it cannot be used.
         """
@@ -57,16 +57,16 @@ class Picture:
         return image
 
     def _file(self, path: str) -> bytes:
-        """Return the content of a file. Other errors of the disk are not errors of the image."""
+        """Return the content of a file. Other errors, for example of the disk, are not a PictureError."""
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait forever
                 raise PictureError(self.name, "it is not a regular file")
             with open(path, "rb") as file:
                 return file.read()
         except FileNotFoundError:
-            raise PictureError(self.name, "there is no such file, or it is a link to one that is gone") from None
+            raise PictureError(self.name, "there is no such file, or it is a link to a missing file") from None
         except PermissionError:
-            raise PictureError(self.name, "it may not be read; change its permissions") from None
+            raise PictureError(self.name, "permission denied; change its permissions") from None
 
 
 def pictures(given: Given | Picture) -> list[Picture]:
@@ -117,7 +117,7 @@ def _files(path: Path) -> list[Picture]:
 
 @dataclass(frozen=True)
 class Frame:
-    """How an image becomes pixels: shorter side scaled to `scale`, centre of `side` pixels cropped, in 3 channels or 1."""
+    """Scale the shorter side of an image to `scale` pixels and crop the central `side` × `side`, in 3 channels or 1."""
 
     side: int
     scale: int
@@ -134,7 +134,7 @@ class Frame:
         return pixels
 
     def each(self, given: Sequence[Picture]) -> Iterator[NDArray[np.uint8] | PictureError]:
-        """Yield the pixels of all images in order. For one that cannot be used its error is yielded."""
+        """Yield the pixels of each image in order, or the error of an image that cannot be used."""
         workers = threads_for([one.source for one in given if isinstance(one.source, str)])
         for result in decode_each(self.pixels, given, workers):
             assert not isinstance(result, CorruptImageError) or isinstance(result, PictureError)

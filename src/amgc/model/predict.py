@@ -24,9 +24,9 @@ class Prediction:
     """The most likely classes of an image.
 
     labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
-    fit : how typical the image is of the first class: about the share of images of known classes that are less typical of
-        theirs. Near 0 for an image of no known class. None if that cannot be told: there are too few images, or the model
-        has no class statistics.
+    fit : how typical the image is of the first class: approximately the share of images of known classes that are less
+        typical of their own class. Near 0 for an image of no known class. None if it cannot be estimated, because there are
+        too few images or no class statistics.
     rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
     source : path or number of the image.
     """
@@ -88,7 +88,7 @@ class Evaluation:
     """The result of `Model.evaluate`.
 
     classes : classes of the model, in the order of rows (true) and columns (predicted) of `confusion` (K, K).
-    confidence (n,), correct (n,), fit (n,) : of each image of a known class. The fit is NaN where it cannot be told.
+    confidence (n,), correct (n,), fit (n,) : of each image of a known class. The fit is NaN if it cannot be estimated.
     unseen, unseen_fit (m,) : number of images by class, and fits, of classes that the model does not know.
     reject : the fit below which images are rejected, or None.
     skipped : unreadable images, each with the reason.
@@ -111,7 +111,7 @@ class Evaluation:
 
     @property
     def has_fits(self) -> bool:
-        """Whether the model can tell how typical the images are."""
+        """Whether the model can estimate how typical the images are of their classes."""
         return not np.isnan([*self.fit, *self.unseen_fit]).all()
 
     @property
@@ -136,7 +136,7 @@ class Evaluation:
         return sum(count * abs(right - sure) for sure, right, count in parts) / max(1, sum(count for *_, count in parts))
 
     def rejected(self, below: float | None = None) -> tuple[float, float]:
-        """Return the share of images with a fit below `below` (default: `reject`), of known and of unseen classes."""
+        """Return the share of images with a fit below `below` (default: `reject`), for known and for unseen classes."""
         limit = self.reject if below is None else below
         if limit is None:
             return 0.0, 0.0

@@ -28,7 +28,7 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True)
 class FixedHead:
-    """A trained linear classifier without class statistics: it predicts and forgets, but cannot learn.
+    """A trained linear classifier without class statistics. It can predict and forget classes, but cannot learn.
 
     weight (K, d), bias (K,) : one row for each of `classes`.
     """
@@ -54,7 +54,7 @@ class FixedHead:
         return FixedHead(tuple(self.classes[row] for row in keep), self.weight[keep], self.bias[keep])
 
     def renamed(self, label: str, new: str) -> FixedHead:
-        """Return the classifier with another name of a class."""
+        """Return the classifier with one class renamed."""
         return FixedHead(tuple(new if name == label else name for name in self.classes), self.weight, self.bias)
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -71,7 +71,7 @@ class FixedHead:
 
 @dataclass(frozen=True)
 class State:
-    """Everything a prediction needs. A state is never modified; a change creates a new one.
+    """Everything that a prediction needs. A state is never modified: each change creates a new one.
 
     extractor : None until the first images have been learned, if it is fitted on them.
     classifier : None while there are no classes.
@@ -96,7 +96,7 @@ class State:
 
     @property
     def contents(self) -> Contents:
-        """What the files contain, for `Model.info`."""
+        """The contents of the files, for `Model.info`."""
         form, margins, extractor = None, {}, self.extractor
         if isinstance(self.classifier, IncrementalClassifier):
             form, names = self.classifier.statistics_.form, map(str, self.classifier.classes_.tolist())

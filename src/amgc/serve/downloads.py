@@ -1,4 +1,4 @@
-"""Take a model along: the folder as a zip file, an ONNX file with an example; and open such a zip file again."""
+"""Export a model as an ONNX file with an example, and open a model from a zip file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amgc.model import Model
 from amgc.model.state import State
 from amgc.serve.errors import ApiError
 
-MOST_TIMES = 4  # a zip file may unpack to this many times its largest size
+MAX_RATIO = 4  # the files in a zip file may be this many times as large as the largest request
 
 EXAMPLE = '''"""Classify images with model.onnx: python classify.py IMAGE...   (pip install onnxruntime pillow numpy)"""
 import sys
@@ -39,10 +39,10 @@ def onnx_file(model: Model) -> bytes:
 
 
 def opened(content: bytes, most_bytes: int) -> State:
-    """Return the state of the model in a zip file. Its checksums are verified."""
+    """Return the state of the model in a zip file. Checksums are verified."""
     with tempfile.TemporaryDirectory(prefix="amgc-open-") as folder:
         try:
-            return Model.unpacked(content, Path(folder) / "model", MOST_TIMES * most_bytes).state
+            return Model.unpacked(content, Path(folder) / "model", MAX_RATIO * most_bytes).state
         except (FileFormatError, FileNotFoundError, ValueError) as error:
             reason = str(error).replace(folder, "").replace("'/model/", "'")
             raise ApiError(422, f"The file cannot be opened as a model: {reason}") from error

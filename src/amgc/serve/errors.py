@@ -25,7 +25,7 @@ class ApiError(HTTPException):
 
 
 def api_error(error: Exception) -> ApiError:
-    """Return the response for an exception. Paths of the server appear in its log only."""
+    """Return the response for an exception. Paths on the server appear only in its log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, PictureError):

@@ -1,10 +1,10 @@
-"""Access to a server and limits of requests, and the middleware that checks them and sets security headers.
+"""Middleware that controls access to the server, limits requests and sets security headers. It checks:
 
-- Host: a page of another site may let its own name resolve to 127.0.0.1 (DNS rebinding), and would then have the same origin as
-  the server. It cannot change the name that the browser sends.
-- Origin, Sec-Fetch-Site: a page of another site may send a form to the server. The browser says where it comes from.
-- Token: compared in constant time. Files of the page need none; they reveal nothing about the model.
-- Rate of requests for each client, and size of bodies: of one request, and of all that are in memory.
+- Host: the name of another site may resolve to 127.0.0.1 (DNS rebinding). Its pages would then have the same origin as the
+  server. But they cannot change the host name that the browser sends.
+- Origin and Sec-Fetch-Site: a page of another site may send a form to the server. The browser sends the origin of the page.
+- Token: compared in constant time. The files of the page need no token, because they reveal nothing about the model.
+- The rate of requests of each client, and the size of bodies: of one request, and of all requests in memory.
 """
 
 from __future__ import annotations
@@ -158,17 +158,17 @@ class Body:
         self._complete = False
 
     def expect(self, length: str | None) -> None:
-        """Refuse a body whose announced length is too large, before reading it."""
+        """Reject a body whose Content-Length is too large, before reading it."""
         if length is not None and length.isascii() and length.isdigit():
             self._check(int(length[:18]))
 
     async def receive(self) -> Message:
-        if self._complete:  # the next message is that the client disconnects, at any time
+        if self._complete:  # the next message, at any time, says that the client has disconnected
             return await self._receive()
         try:
             message = await asyncio.wait_for(self._receive(), self.limits.timeout)
         except asyncio.TimeoutError:
-            raise ApiError(408, f"No data of the request arrived for {self.limits.timeout} s.") from None
+            raise ApiError(408, f"No more data of the request arrived within {self.limits.timeout} s.") from None
         self._complete = not message.get("more_body", False)
         came = len(message.get("body", b""))
         self._check(self.size + came)
@@ -207,7 +207,7 @@ class RateLimit:
 
     def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.clock = rate, clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # remaining requests, and the time of that number
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by client: remaining requests, time of the count
 
     def wait(self, client: str) -> int:
         """Count a request and return 0 if it is allowed, else the number of seconds to wait."""
@@ -223,7 +223,7 @@ class RateLimit:
 
 
 def client_of(address: str) -> str:
-    """Return what identifies a client: its IPv4 address, or the /64 network of its IPv6 address.
+    """Return the identity of a client: its IPv4 address, or the /64 network of its IPv6 address.
 
     >>> client_of("10.0.0.7"), client_of("2001:db8::1") == client_of("2001:db8::2"), client_of("testclient")
     ('10.0.0.7', True, 'testclient')

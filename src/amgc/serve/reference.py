@@ -1,4 +1,4 @@
-"""The page /docs: the HTTP API, rendered from its OpenAPI description. It needs no script and no other server."""
+"""The page /docs: the HTTP API, rendered from its OpenAPI description. It has no scripts and loads nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class Prediction(Exact):
     fit: float | None = Field(
         ge=0,
         le=1,
-        description="about the share of images of known classes that are less typical; near 0 for an image of no known "
-        "class; null if there are too few images to tell, or no class statistics",
+        description="approximately the share of images of known classes that are less typical of their class; near 0 for an "
+        "image of no known class; null if there are too few images to estimate it, or no class statistics",
     )
     classes: list[ClassProbability] = Field(description="the most likely classes, the most likely one first")
 
@@ -87,13 +87,13 @@ class Rename(Exact):
 
     label: str = Field(min_length=1, max_length=MAX_LABEL)
     to: str = Field(min_length=1, max_length=MAX_LABEL, pattern=LABEL_PATTERN)
-    join: bool = Field(False, description="join the class of the new name, if there is one; otherwise that is an error")
+    join: bool = Field(False, description="join an existing class of the new name; without `join`, such a class is an error")
 
 
 class LearnOptions(Exact):
     """Options of learning."""
 
-    lesson: str = Field("", max_length=100, description="requests in a row with the same value are undone together")
+    lesson: str = Field("", max_length=100, description="consecutive requests with the same value are undone together")
 
 
 class UndoResult(Exact):
@@ -126,12 +126,12 @@ class Learning(Exact):
 
 
 class Quality(Exact):
-    """The accuracy to expect for new images, from the class statistics by leave-one-out."""
+    """The expected accuracy on new images, estimated from the class statistics by leave-one-out."""
 
-    accuracy: float = Field(ge=0, le=1, description="share of correct answers, classes weighted equally")
-    margin: float = Field(ge=0, le=1, description="how far off it may be")
-    confused: list[str] = Field(min_length=2, max_length=2, description="the two classes that are confused most")
-    confusion: float = Field(ge=0, le=1, description="mean probability of the one for images of the other")
+    accuracy: float = Field(ge=0, le=1, description="share of correct answers, with equal weight for each class")
+    margin: float = Field(ge=0, le=1, description="how far it may be from the real accuracy")
+    confused: list[str] = Field(min_length=2, max_length=2, description="the two classes that are confused most often")
+    confusion: float = Field(ge=0, le=1, description="mean probability of one of the two for images of the other")
 
 
 class RequestLimits(Exact):
@@ -152,9 +152,9 @@ class Classes(Exact):
     changeable: bool = Field(description="whether the model can learn")
     learning: Learning | None
     undo: str | None = Field(description="the change that can be undone, in words")
-    quality: Quality | None = Field(description="null if there are too few images to say, or no class statistics")
-    enough: int = Field(ge=1, description="number of images of each class from which `quality` is known")
-    forgotten: list[str] = Field(description="what remains of a class that is forgotten, in words")
+    quality: Quality | None = Field(description="null if there are too few images to estimate it, or no class statistics")
+    enough: int = Field(ge=1, description="number of images per class that `quality` needs")
+    forgotten: list[str] = Field(description="what remains of a class after it is forgotten, in words")
     waiting: int = Field(ge=0, description="number of updates in the queue")
     problem: str | None = Field(description="why the classes may be outdated; null if they are not")
     limits: RequestLimits
@@ -165,13 +165,13 @@ REASONS = {
     401: "the token is missing or wrong",
     403: "the request comes from a page of another site, or uses a host name that is not this server's",
     404: "there is no such class",
-    408: "the request is incomplete, and no more data arrives",
+    408: "the request is incomplete, and no more data arrived in time",
     409: "the model cannot do this: it has no classes yet, or cannot learn",
     413: "too many bytes, images or pixels",
     415: "the request is not of the expected type",
     422: "a parameter, part or image is invalid; `detail` says which and why",
-    429: "too many requests of this client, or too many updates in the queue",
-    500: "the model's folder cannot be read or written, or an internal error",
+    429: "too many requests from this client, or too many updates in the queue",
+    500: "the model's folder cannot be read or written, or there is an internal error",
     503: "another process is changing the model, or too many images are being sent at the same time",
     507: "the disk is full",
 }

@@ -18,7 +18,7 @@ from amgc.serve.guard import LOCAL_NAMES, Limits, Settings, is_loopback
 from amgc.serve.update_queue import UpdateQueue
 
 MIN_TOKEN_LENGTH = 16  # minimum number of characters of a token
-SHUTDOWN_SECONDS = 3  # seconds that open requests may take when the server is stopped
+SHUTDOWN_SECONDS = 3  # time for open requests to finish when the server is stopped
 MAX_CONNECTIONS = 1000
 
 
@@ -32,7 +32,7 @@ def serve(
             f"the token has {len(token)} characters; use at least {MIN_TOKEN_LENGTH}, or omit it to have one generated."
         )
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
-        raise ValueError("the token must be printable ASCII without spaces at its ends, as browsers send no other.")
+        raise ValueError("the token must be printable ASCII without spaces at its ends; browsers cannot send other tokens.")
     generated = secrets.token_urlsafe(24) if token is None and not local else None
     bound = bind(host, port)
     names = (*LOCAL_NAMES, in_url(host)) if local else None

@@ -1,7 +1,8 @@
-"""The thread that changes the model, one update after another. Predictions go on meanwhile.
+"""A thread that changes the model, one update after another, while the server continues to answer predictions.
 
-A `Model` replaces its state in one step after writing a change to disk, and each prediction reads the state once: it uses the
-model before or after the change. Between updates the thread checks whether another process has changed the folder.
+A `Model` replaces its state in one step after a change is written to disk, and each prediction reads the state once. So a
+prediction uses the model either before or after a change. Between updates the thread checks whether another process has
+changed the folder.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Undoable:
-    """The last change, and the model before it. The folder contains the state before the last request.
+    """The last change, and the state of the model before it. The folder stores only the state before the last request.
 
-    what : the change in words. lesson : requests with the same number, if not "", belong to one change.
-    generation : of the model after the change; if another process has changed it since, the change cannot be undone.
+    what : the change, in words.
+    lesson : requests with the same value, if it is not "", belong to one change.
+    generation : of the model after the change. If it differs, another process has changed the model, and the change cannot be
+        undone.
     """
 
     what: str
@@ -55,7 +58,7 @@ class Undoable:
 
 
 class UpdateQueue:
-    """A bounded queue of updates and the thread that runs them. `stop` cancels the current update and those that wait."""
+    """A bounded queue of updates, and the thread that runs them. `stop` cancels the current update and all waiting ones."""
 
     def __init__(self, model: Model, waiting: int) -> None:
         self.model = model
@@ -95,10 +98,10 @@ class UpdateQueue:
         return self._submit(job, f"learning “{name}”", lesson)
 
     def undo(self) -> Future[str]:
-        """Take the last change back and return it in words."""
+        """Undo the last change. Return the change in words."""
 
         def job() -> str:
-            self._check_folder()  # another process may have changed the model: what it has forgotten must not come back
+            self._check_folder()  # if another process has forgotten a class since, undo must not restore it
             if self.undo_words is None:
                 raise ApiError(409, "There is nothing to undo.")
             what = self.undo_words
@@ -117,13 +120,13 @@ class UpdateQueue:
 
     @property
     def undo_words(self) -> str | None:
-        """What can be undone, in words: the last change made here, or the one before that the folder stores."""
+        """What can be undone, in words: the last change made here, or else the change that the folder can undo."""
         if self.undoable is not None:
             return self.undoable.what
         return "the last change" if self.info.can_undo else None
 
     def replace(self, other: State) -> Future[None]:
-        """Replace the model by another."""
+        """Replace the model with another one."""
 
         def job() -> None:
             self.model.restore(other)
@@ -131,14 +134,14 @@ class UpdateQueue:
         return self._submit(job, "opening a model")
 
     def rename(self, label: str, to: str, join: bool) -> Future[None]:
-        """Give a class another name, or let it join a class of that name."""
+        """Rename a class, or join it with an existing class of the new name."""
         old, new = normal(label), checked_name(to)
 
         def job() -> None:
             if old not in self.model.classes:
                 raise ApiError(404, "The model has no class of that name.")
             if new in self.model.classes and not join:
-                raise ApiError(409, f"The model has a class “{new}” already; join the two, or choose another name.")
+                raise ApiError(409, f"The model already has a class “{new}”; join the two, or choose another name.")
             self.model.rename(old, new, join=join)
 
         return self._submit(job, f"renaming “{old}” to “{new}”")
@@ -154,7 +157,7 @@ class UpdateQueue:
         return self._submit(job)
 
     def _submit(self, job: Callable[[], T], what: str = "", lesson: str = "") -> Future[T]:
-        """Queue a change. `what` says in words what can be undone afterwards; "" for nothing."""
+        """Add a change to the queue. `what` describes it for undo; "" if it cannot be undone."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -168,7 +171,8 @@ class UpdateQueue:
                     found = job()
                     self._note(before, what, lesson)
                 finally:
-                    self.progress = None  # before the result is set: who has it must not see the update still running
+                    # Reset before the result is set: a client that has the result must not see the update as running.
+                    self.progress = None
             except Exception as error:
                 future.set_exception(error)
             else:
@@ -180,11 +184,11 @@ class UpdateQueue:
             self._jobs.put_nowait(run)
         except queue.Full:
             seconds = 5
-            raise ApiError(429, f"{self.waiting} updates are waiting already; try again in {seconds} s.", seconds) from None
+            raise ApiError(429, f"{self.waiting} updates are already waiting; try again in {seconds} s.", seconds) from None
         return future
 
     def _note(self, before: State, what: str, lesson: str) -> None:
-        """Note the state after a change, and what it was before."""
+        """Record a change for undo, and update the cached information about the model."""
         same = lesson and self.undoable is not None and self.undoable.lesson == lesson
         info = self.model.info()
         if same:
@@ -227,6 +231,6 @@ class UpdateQueue:
             self.problem = "The model's folder cannot be read; answers are those of its last state."
 
     def _stamp(self) -> tuple[int, int, int]:
-        """Return what identifies the current manifest file."""
+        """Return a value that changes whenever the manifest file is replaced."""
         found = (self.model.path / "manifest.json").stat()
         return found.st_ino, found.st_mtime_ns, found.st_size
