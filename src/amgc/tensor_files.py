@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,7 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the header and the tensors of a file that `write` made with the same `kind`."""
-    about, tensors = _read(path, kind, read_tensors)
+    about, tensors = _read(path, kind, with_tensors=True)
     if about.get("sha256") != _digest(about["header"], tensors):
         raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
     return about["header"], tensors
@@ -51,20 +50,22 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
 
 def read_header(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """Return the header only, without verifying the checksum of the tensors. Does not import torch."""
-    header: dict[str, Any] = _read(path, kind, lambda _: {})[0]["header"]
+    header: dict[str, Any] = _read(path, kind, with_tensors=False)[0]["header"]
     return header
 
 
-def _read(
-    path: str | os.PathLike[str], kind: str, read_contents: Callable[[str | os.PathLike[str]], dict[str, Tensor]]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the metadata and the tensors of a file, after checking that `write` made it with the same `kind`."""
+def _read(path: str | os.PathLike[str], kind: str, with_tensors: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the metadata and the tensors of a file, after checking that `write` made it with the same `kind`.
+
+    The file is opened once: another process may replace it meanwhile.
+    """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
     try:
-        text = metadata(path).get("amgc")
-        about = json.loads(text) if text else None
-        tensors = read_contents(path) if text else {}
+        with safe_open(path, framework="pt" if with_tensors else "np") as file:
+            text = (file.metadata() or {}).get("amgc")
+            about = json.loads(text) if text else None
+            tensors = _copies(file) if text and with_tensors else {}
     except RuntimeError:  # it could not be opened: deleted since, or no permission
         Path(path).open("rb").close()  # raises the error that says which
         raise
@@ -90,13 +91,18 @@ def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Return the tensors of any safetensors file, sorted by name, each copied into memory that torch allocated.
+    """Return the tensors of any safetensors file, sorted by name."""
+    with safe_open(path, framework="pt") as file:
+        return _copies(file)
+
+
+def _copies(file: Any) -> dict[str, Tensor]:
+    """Return the tensors of an open file, each copied into memory that torch allocated.
 
     safetensors returns views of the file's buffer, aligned to 8 bytes; torch aligns its memory to 64 bytes. On some CPUs MKL
     sums in another order if the alignment differs, and a resumed run would then differ from an uninterrupted one.
     """
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+    return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
 
 
 def read_array(path: str | os.PathLike[str], name: str) -> list[float]:
