@@ -104,6 +104,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(tmp_path, monkey
     loads = json.loads
 
     def replaced(text):
+        monkeypatch.undo()
         write(tmp_path / "model", KIND, HEADER | {"dim": 3}, {name: tensor + 1 for name, tensor in TENSORS.items()})
         return loads(text)
 

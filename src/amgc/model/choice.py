@@ -61,6 +61,8 @@ def choose(seen: Look, size: int | None) -> tuple[str, str]:
 
 def _or_none(picture: Picture) -> NDArray[np.uint8] | None:
     try:
-        return np.asarray(picture.read(INSPECTED_SIDE))
+        image = picture.read(INSPECTED_SIDE)
     except PictureError:
         return None
+    halved = (min(image.size) // INSPECTED_SIDE).bit_length() - 1  # as JPEG files are: up to three times
+    return np.asarray(image.reduce(1 << min(3, halved)) if halved > 0 else image)
