@@ -140,11 +140,20 @@ def test_a_request_that_is_being_answered_is_not_closed_for_another(connect, mon
 
 def test_unfinished_bodies_give_way_to_a_new_connection(connect, monkeypatch):
     monkeypatch.setattr(connections, "MOST_OF_CLIENT", 2)
-    held = []
-    for _ in range(3):
-        held.append(connect(upload(complete=False)))
-        assert answer(connect(HEALTH))[0] == 200  # by now the server has read the header above
-    assert is_closed(held[0])
+    read, received = threading.Semaphore(0), connections.Connection.data_received
+
+    def data_received(self, data: bytes) -> None:
+        received(self, data)
+        if self.stage == 1:
+            read.release()
+
+    monkeypatch.setattr(connections.Connection, "data_received", data_received)
+    first = connect(upload(complete=False))
+    assert read.acquire(timeout=PATIENCE)
+    connect(upload(complete=False))
+    assert read.acquire(timeout=PATIENCE)
+    assert answer(connect(HEALTH))[0] == 200
+    assert is_closed(first)
 
 
 def test_a_connection_is_refused_while_all_others_are_being_answered(connect, monkeypatch, predicting):
