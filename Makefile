@@ -3,6 +3,9 @@ ARGS ?=
 BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
+# With this variable, which some containers set, every process would compile the source of torch again: 10 s each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-cpus check docs bench clean
 

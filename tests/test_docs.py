@@ -251,7 +251,8 @@ def test_every_benchmark_imports_and_takes_the_flags_that_its_usage_names(tmp_pa
     code += "for script in sys.argv[2:]:\n    sys.argv[:] = [script, '--help']\n"
     code += "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
     code += "        runpy.run_path(script, run_name='__main__')\n    said[script] = out.getvalue()\nprint(json.dumps(said))\n"
-    said = json.loads(run("-c", code, str(ROOT / "benchmarks"), *map(str, SCRIPTS), cwd=tmp_path))
+    (tmp_path / "help.py").write_text(code)
+    said = json.loads(warm.script(Path("help.py"), str(ROOT / "benchmarks"), *map(str, SCRIPTS), folder=tmp_path))
     assert list(said) == [str(script) for script in SCRIPTS]
     for script in SCRIPTS:
         usage = re.findall(rf"^ +python benchmarks/{script.name}(.*?)(?:  #.*)?$", script.read_text(), flags=re.M)
