@@ -71,7 +71,7 @@ def learn(
     images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
 
     from amgc.cli.progress import bar, console
-    from amgc.model.model import normal
+    from amgc.model.names import normal
 
     chosen = {"features": features, "size": size, "filters": filters, "draw": draw, "weights": weights, "seed": seed}
     opened, created = open_or_create(model, chosen)
@@ -99,11 +99,17 @@ def learn(
 
 def forget(model: ModelFolder, label: Annotated[Positional[str], arg(metavar="CLASS", help="name of the class")]) -> None:
     """Make a model forget a class."""
-    from amgc.model import Model
+    from amgc.model import edits
+    from amgc.model.folder import Folder
+    from amgc.model.info import read_info
+    from amgc.model.names import normal
 
-    opened = Model.open(model).forget(label)
-    text = f"Forgot {label!r}; the model has {plural(len(opened.classes), 'class')}."
-    if opened.info().covariance == "shared":
+    folder = Folder(model)
+    folder.manifest()  # raises an error before a lock is created
+    with folder.lock():
+        left = edits.forget(folder, normal(label))
+    text = f"Forgot {label!r}; the model has {plural(len(left.classes), 'class')}."
+    if read_info(model).covariance == "shared":
         text += " Its contribution to the covariance shared by all classes cannot be separated and remains."
     show(text)
 

@@ -1,9 +1,11 @@
-"""Changes of a model: learn, merge, rename, join and forget classes. Each takes a state and returns a new one."""
+"""Changes of a model: learn, merge and join classes. Each takes a state and returns a new one.
+
+`amgc.model.edits` has those that need no torch.
+"""
 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,10 +14,11 @@ import numpy as np
 import torch
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.core.inputs import listing
 from amgc.model.extractors import encode_batches
+from amgc.model.folder import ModelError
 from amgc.model.pictures import Picture, PictureError
-from amgc.model.state import FixedHead, ModelError, State
+from amgc.model.state import FixedHead, State
+from amgc.text import listing
 
 Progress = Callable[[int, int], None]  # images done, images in total
 
@@ -133,40 +136,12 @@ def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> li
     return [str(label) for label in same]
 
 
-def rename(state: State, label: str, new: str, join: bool) -> State:
-    """Give a class another name, or make one class of two."""
-    _check_known(state, label)
-    if label == new:
-        raise ModelError(f"the class is called {label!r} already.")
-    exists = new in state.manifest.classes
-    if exists and not join:
-        raise ModelError(f"the model has a class {new!r} already. To make one class of both, join them: join=True, or --join.")
+def join(state: State, label: str, into: str) -> State:
+    """Make one class of two."""
     if isinstance(state.classifier, FixedHead):
-        if exists:
-            raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
-        return replace(state, classifier=state.classifier.renamed(label, new))
+        raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
     assert state.classifier is not None
-    return _solved(state, copy.deepcopy(state.classifier).rename(label, new, join=join))
-
-
-def _check_known(state: State, label: str) -> None:
-    counts = state.manifest.classes
-    if label not in counts:
-        raise ModelError(f"the model has no class {label!r}; its classes are {listing(list(counts))}.")
-
-
-def forget(state: State, label: str) -> State:
-    """Remove a class."""
-    _check_known(state, label)
-    counts = state.manifest.classes
-    if state.classifier is None or len(counts) == 1:
-        return replace(state, classifier=None)
-    if isinstance(state.classifier, FixedHead):
-        return replace(state, classifier=state.classifier.without(label))
-    with warnings.catch_warnings():  # `Model.info` reports that a shared covariance keeps the contribution of the class
-        warnings.simplefilter("ignore", UserWarning)
-        classifier = copy.deepcopy(state.classifier).forget(label)
-    return _solved(state, classifier)
+    return _solved(state, copy.deepcopy(state.classifier).rename(label, into, join=True))
 
 
 def _solved(state: State, classifier: IncrementalClassifier) -> State:

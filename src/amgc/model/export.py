@@ -27,8 +27,9 @@ from amgc.features.extractor import Extractor
 from amgc.features.patches import Patches
 from amgc.files import atomic
 from amgc.model.extractors import encode
+from amgc.model.folder import ModelError
 from amgc.model.pictures import Frame, Picture
-from amgc.model.state import ModelError, State
+from amgc.model.state import State
 
 Value: TypeAlias = float | np.ndarray | np.generic
 OPSET, IR = 20, 10  # as torch exports them; onnxruntime reads them since 1.17 (2024)

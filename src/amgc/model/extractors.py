@@ -25,9 +25,8 @@ from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.choice import Look
-from amgc.model.folder import Folder
+from amgc.model.folder import Folder, ModelError
 from amgc.model.pictures import Frame, Picture, PictureError
-from amgc.model.state import ModelError
 from amgc.registry import is_file
 
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk

@@ -6,7 +6,6 @@ import html
 import os
 import threading
 import time
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,15 +16,16 @@ from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.statistics import Form
 from amgc.features.extractor import Extractor
-from amgc.model import changes, extractors
+from amgc.model import changes, edits, extractors
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
 from amgc.model.choice import choose, look
-from amgc.model.folder import PATIENCE, Folder, Manifest
+from amgc.model.folder import PATIENCE, Folder, Manifest, ModelError
 from amgc.model.info import Info, describe
+from amgc.model.names import checked_name, normal
 from amgc.model.pictures import Given, Picture, PictureError, pictures
 from amgc.model.predict import Evaluation, Prediction, evaluate, predict
-from amgc.model.state import ModelError, State
+from amgc.model.state import State
 from amgc.text import plural
 
 if TYPE_CHECKING:
@@ -182,14 +182,20 @@ class Model:
         This cannot be undone: no earlier state stays in the folder.
         """
         with self._writing, self._latest() as state:
-            self._state = changes.forget(state, normal(label)).write(self._folder, undoable=False)
+            edits.forget(self._folder, normal(label))
+            self._state = _solved(State.read(self._folder, state))
         return self
 
     def rename(self, label: str, new: str, *, join: bool = False) -> Model:
         """Rename a class. If another class has the name, `join` makes one class of both, as if learned as one."""
-        name = checked_name(new)
+        old, name = normal(label), checked_name(new)
         with self._writing, self._latest() as state:
-            self._state = changes.rename(state, normal(label), name, join).write(self._folder)
+            if join and name != old and name in state.manifest.classes:
+                edits.check_known(state.manifest, old)
+                self._state = changes.join(state, old, name).write(self._folder)
+            else:
+                edits.rename(self._folder, old, name)
+                self._state = State.read(self._folder, state)
         return self
 
     def undo(self) -> Model:
@@ -197,11 +203,7 @@ class Model:
 
         The folder stores one earlier state, so two changes in a row cannot be taken back.
         """
-        with self._writing, self._latest() as state:
-            if state.manifest.previous is None:
-                raise ModelError(
-                    "there is no change to undo: a model stores only the state before the last change, and none after `forget`."
-                )
+        with self._writing, self._latest():
             self._folder.undo()
             self.refresh()
         return self
@@ -374,6 +376,13 @@ def _summary(state: State) -> str:
     return f"{made}, {f'{name} with {dim:,} features' if dim else 'features not fitted yet'}"
 
 
+def _solved(state: State) -> State:
+    """Solve for the classifier now, so that predictions do not wait."""
+    if isinstance(state.classifier, IncrementalClassifier):
+        _ = state.classifier.head_
+    return state
+
+
 def _identity(manifest: Manifest) -> tuple[Any, ...]:
     """Return what differs between two states of a folder.
 
@@ -389,21 +398,3 @@ def _with_extractor(state: State, extractor: Extractor) -> State:
     image: dict[str, int | None] = {**manifest.image, "size": extractor.image_shape[1]}
     made = manifest.made | {"classifier": {"covariance": form}}
     return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
-
-
-def checked_name(label: Any) -> str:
-    """Return the normalised name of a class; raise an error if it cannot be one."""
-    if not isinstance(label, str):
-        raise TypeError(f"the name of a class must be a string, not {label!r}.")
-    try:
-        label.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
-    if not label.strip() or "\0" in label:
-        raise ValueError(f"the class name {label!r} is empty or contains a null character.")
-    return normal(label)
-
-
-def normal(label: str) -> str:
-    """Return a name in Unicode's composed form. macOS stores é in file names as two characters."""
-    return unicodedata.normalize("NFC", label)

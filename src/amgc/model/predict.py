@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from amgc.core.typicality import can_tell
 from amgc.model.changes import Progress
 from amgc.model.extractors import encode_batches
+from amgc.model.folder import ModelError
 from amgc.model.pictures import Picture, PictureError
-from amgc.model.state import FixedHead, ModelError, State
+from amgc.model.state import FixedHead, State
 
 UNKNOWN = "unknown"
 BINS = 15  # of confidence, for calibration

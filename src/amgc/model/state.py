@@ -15,15 +15,9 @@ from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
-from amgc.model.folder import Folder, Manifest
+from amgc.model.folder import CLASSES, Folder, Manifest
 from amgc.model.info import Contents
 from amgc.model.pictures import Frame
-
-KIND = "model classes"
-
-
-class ModelError(ValueError):
-    """The model cannot do what was requested."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +41,6 @@ class FixedHead:
         shares: NDArray[np.float64] = np.exp(scores - scores.max(1, keepdims=True))
         shares /= shares.sum(1, keepdims=True)
         return shares
-
-    def without(self, label: str) -> FixedHead:
-        """Return the classifier without one class."""
-        keep = [row for row, name in enumerate(self.classes) if name != label]
-        return FixedHead(tuple(self.classes[row] for row in keep), self.weight[keep], self.bias[keep])
-
-    def renamed(self, label: str, new: str) -> FixedHead:
-        """Return the classifier with another name of a class."""
-        return FixedHead(tuple(new if name == label else name for name in self.classes), self.weight, self.bias)
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return header and tensors for a file, as `AMGCClassifier.packed` does."""
@@ -154,11 +139,11 @@ def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     about = {"is": "FixedHead" if isinstance(state.classifier, FixedHead) else "AMGCClassifier", "classifier": header}
-    tensor_files.write(path, KIND, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
+    tensor_files.write(path, CLASSES, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
 
 
 def _read_classes(state: State, path: Path) -> State:
-    header, tensors = tensor_files.read(path, KIND)
+    header, tensors = tensor_files.read(path, CLASSES)
     try:
         kind = {"AMGCClassifier": IncrementalClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ import amgc
 from amgc.core.expected import ENOUGH
 from amgc.data.decode import available_cores
 from amgc.model import Info, Model, PictureError
-from amgc.model.model import normal
+from amgc.model.names import normal
 from amgc.model.pictures import Picture
 from amgc.serve import schemas
 from amgc.serve.downloads import EXAMPLE, onnx_file, opened
