@@ -26,7 +26,7 @@ def rename(
         from amgc.model import Model  # imports torch
 
         count = Model.open(model).rename(label, new, join=True).classes[name]
-        show(f"Joined {label!r} with {new!r}, which has {plural(count, 'image')} now.")
+        show(f"Joined {label!r} with {new!r}, which has {plural(count, folder.manifest().noun)} now.")
         return
     folder.manifest()  # raises an error before a lock is created
     with folder.lock():
@@ -51,9 +51,10 @@ def undo(
     if clear:
         show("Deleted the state before the last change, which cannot be undone now.")
         return
-    after = folder.manifest().classes
+    manifest = folder.manifest()
+    after = manifest.classes
     changed = [
-        f"{name!r} has {plural(after[name], 'image')} again" if name in after else f"{name!r} is gone"
+        f"{name!r} has {plural(after[name], manifest.noun)} again" if name in after else f"{name!r} is gone"
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]

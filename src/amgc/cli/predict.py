@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
 from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, other_files, shortened, show, show_table
+from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
@@ -26,7 +27,7 @@ TOO_FEW = f"fit {DASH}: cannot be told; the model has learned too few images, or
 
 def predict(
     model: ModelFolder,
-    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, or folders of images")],
+    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, folders of images, or files of vectors")],
     top: Annotated[int, arg(help="number of classes to show for each image")] = 1,
     reject: Annotated[
         float | None,
@@ -102,13 +103,19 @@ def evaluate(
     out: Annotated[Path | None, arg(metavar="FOLDER", help="write evaluation.json, confusion.csv and plots there")] = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class."""
-    images, others = images_by_class(folders)
+    """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class.
+
+    A model of vectors takes files as for `amgc learn`; of a file with test_x and test_y, these.
+    """
+    images: Mapping[str, Sequence[Any]]
+    given_vectors = are_vectors(folders)
+    images, others = (vectors_by_class(folders, "test"), []) if given_vectors else images_by_class(folders)
 
     from amgc.cli.progress import bar, console
     from amgc.model import Model
 
     opened = Model.open(model)
+    check_kind(opened, given_vectors)
     files = [file for own in images.values() for file in own]
     labels = [label for label, own in images.items() for _ in own]
     with bar(console(), "evaluating", as_json) as progress:

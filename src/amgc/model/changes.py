@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.model.extractors import encode_batches
 from amgc.model.folder import ModelError
 from amgc.model.pictures import Picture, PictureError
 from amgc.model.state import FixedHead, State
+from amgc.model.vectors import FUNCTION, VECTORS
 from amgc.text import listing
 
 Progress = Callable[[int, int], None]  # images done, images in total
@@ -63,7 +63,6 @@ class Lesson:
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
     """Encode all images batch by batch and accumulate the statistics of their classes."""
-    assert state.extractor is not None
     if isinstance(state.classifier, FixedHead):
         raise ModelError(
             f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
@@ -74,7 +73,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
     seen: set[tuple[str, bytes]] = set()  # classes and digests of images; gone when the call ends
-    for rows, features, errors in encode_batches(state.extractor, state.frame, given):
+    for rows, features, errors in state.encoded(given):
         if errors and on_corrupt == "error":
             raise errors[0][1]
         lesson.skipped += [error for _, error in errors]
@@ -82,7 +81,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         fresh = []
         for place, row in enumerate(rows):
             key = labels[row], given[row].digest
-            if key in seen:
+            if key in seen and key[1]:  # vectors have none: equal ones may be different samples
                 lesson.repeated.append(given[row].name)
             else:
                 fresh.append(place)
@@ -108,6 +107,9 @@ def learn(state: State, lesson: Lesson) -> State:
 
 def merge(state: State, other: State) -> State:
     """Add all classes of another model with the same extractor."""
+    if _vectors_of(state) != _vectors_of(other):
+        kinds = [f"{kind[1]} of {kind[2]} numbers" if (kind := _vectors_of(one)) else "images" for one in (state, other)]
+        raise ModelError(f"the models have different features: {' and '.join(kinds)}.")
     if (state.checksum, state.manifest.image["scale"]) != (other.checksum, other.manifest.image["scale"]):
         shown = [one.checksum[:12] or "none yet" for one in (state, other)]
         raise ModelError(
@@ -126,6 +128,12 @@ def merge(state: State, other: State) -> State:
             "the other, forget these classes in one of them first; to start a second site, use the extractor only."
         )
     return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier))
+
+
+def _vectors_of(state: State) -> tuple[object, ...] | None:
+    """Return kind, function and number of features of a model whose features are not amgc's; None for others."""
+    features = state.manifest.features
+    return (features["name"], features["given"], features["dim"]) if features["name"] in (VECTORS, FUNCTION) else None
 
 
 def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> list[str]:

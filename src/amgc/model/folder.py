@@ -76,6 +76,11 @@ class Manifest:
         return {"kind": KIND, "version": VERSION, **asdict(self)}
 
     @property
+    def noun(self) -> str:
+        """What the model learns from: "image", or "vector"."""
+        return "vector" if self.features["name"] == "vectors" else "image"
+
+    @property
     def file_names(self) -> set[str]:
         """The files of this state and of the previous one."""
         before = (self.previous or {}).get("files", {}).values()

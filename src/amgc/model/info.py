@@ -53,6 +53,11 @@ class Info:
     def images(self) -> int:
         return sum(self.classes.values())
 
+    @property
+    def noun(self) -> str:
+        """What the model learns from: "image", or "vector"."""
+        return Manifest(self.made, self.features, self.image).noun
+
 
 @dataclass(frozen=True)
 class Contents:

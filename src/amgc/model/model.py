@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.statistics import Form
+from amgc.data.vectors import Split
 from amgc.features.extractor import Extractor
 from amgc.model import changes, edits, extractors
 from amgc.model.archive import pack, unpack
@@ -26,10 +27,14 @@ from amgc.model.names import checked_name, normal
 from amgc.model.pictures import Given, Picture, PictureError, pictures
 from amgc.model.predict import Evaluation, Prediction, evaluate, predict
 from amgc.model.state import State
+from amgc.model.vectors import FUNCTION, VECTORS, Function, Vectors, measured, name_of, vectors
 from amgc.text import plural
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from amgc.model.export import Exported
+    from amgc.model.extractors import ExtractorOptions
 
 OnCorrupt = Literal["error", "skip"]
 MOST_BYTES = 1 << 31  # of a model in a zip file
@@ -74,42 +79,51 @@ class Model:
     def create(
         cls,
         path: str | os.PathLike[str],
-        features: str | os.PathLike[str] | None = None,
+        features: str | os.PathLike[str] | Function | None = None,
         size: int | None = None,
         seed: int = 0,
         covariance: Form | None = None,
         filters: int | None = None,
         draw: Literal["gaussian", "patches"] | None = None,
         weights: str | os.PathLike[str] | None = None,
-        **options: Any,
+        **options: Unpack[ExtractorOptions],
     ) -> Model:
         """Create a model in the folder `path`, which must be empty or not exist.
 
         features : "lite0" (EfficientNet-Lite0, trained on ImageNet; "lite1" and "lite2" are larger), "patches" (not trained,
             fitted on the first images), "resnet18", "resnet32", "convnet" or "timm:NAME"; a file with an extractor saved by
-            amgc or the weights of a ResNet-18; or the folder of another model, to use its extractor. None: the first call of
-            `learn` chooses, and `info` says why: lite0 for photographs in colour if it is installed (the extra `photos`),
-            otherwise patches.
+            amgc or the weights of a ResNet-18; or the folder of another model, to use its extractor. "vectors": the model takes
+            vectors (n, d) of your own instead of images. A function: it gets a list of PIL images in RGB and returns their
+            features (n, d); it is not stored, so `open` needs it again. None: the first call of `learn` chooses, and `info`
+            says why: lite0 for photographs in colour if it is installed (the extra `photos`), otherwise patches.
         size : side of the images in pixels. Default: that of the extractor; for patches that of the first images, at most 64.
         covariance : form of the stored covariance. Default: "shared" for patches; for others "full" up to 640 features,
             "lowrank" up to 4,096, "shared" above.
         filters, draw : of patches: their number (default 400), and whether they are random or fragments of the first images.
         weights : file of a network's weights.
-        options : further options of the extractor; `amgc list features` names it, and its class documents them.
+        options : further options of the extractor, as for `amgc run`: `amgc run --features NAME --help` documents them.
         """
         common = {"filters": filters, "draw": draw, "weights": None if weights is None else os.fspath(weights)}
-        options |= {option: value for option, value in common.items() if value is not None}
-        name, chosen = extractors.resolve(features, options)
+        extra: dict[str, Any] = {**options, **{option: value for option, value in common.items() if value is not None}}
+        if isinstance(features, str | os.PathLike) or features is None:
+            function, given, scale = None, None if features is None else os.fspath(features), extractors.scale_of(features)
+            name, chosen = extractors.resolve(features, extra)
+        else:
+            function, given, scale = features, name_of(features), None
+            name, chosen = FUNCTION, extra
+        if name in (VECTORS, FUNCTION) and (chosen or size is not None):
+            settings = ", ".join([*chosen, *(["size"] if size is not None else [])])
+            raise ValueError(f"amgc does not compute these features, so it has no {settings} for them.")
         if size is not None and not 8 <= size <= LARGEST_SIDE:
             raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
         extractor = None
-        if name not in ("", "patches"):
+        if name not in ("", "patches", VECTORS, FUNCTION):
             extractor = extractors.create(name, chosen, size, seed)
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
-        about = {"name": name, "options": chosen, "given": None if features is None else os.fspath(features), "dim": None}
-        image = {"size": size, "scale": extractors.scale_of(features)}
-        state = State(Manifest(made, about, image))
+        about = {"name": name, "options": chosen, "given": given, "dim": None}
+        image = {"size": size, "scale": scale}
+        state = State(Manifest(made, about, image), function=function)
         return cls.begin(path, state if extractor is None else _with_extractor(state, extractor))
 
     @classmethod
@@ -123,10 +137,17 @@ class Model:
             return cls(folder, state.write(folder))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Model:
-        """Open the model in a folder."""
+    def open(cls, path: str | os.PathLike[str], features: Function | None = None) -> Model:
+        """Open the model in a folder.
+
+        features : the function that computes the features, if the model was created with one. Without it the model can be
+            described, changed and exported, but not learn from images or predict.
+        """
         folder = Folder(path)
-        return cls(folder, State.read(folder))
+        name = folder.manifest().features["name"]
+        if features is not None and name != FUNCTION:
+            raise ValueError(f"the features of the model in {str(folder.path)!r} are {name or 'not chosen'}, not a function.")
+        return cls(folder, State.read(folder, function=features))
 
     def refresh(self) -> bool:
         """Load changes made by other processes. Returns whether there were any."""
@@ -158,10 +179,10 @@ class Model:
         start = time.monotonic()
         given: dict[str, list[Picture]] = {}
         for label, own in images.items():
-            if found := pictures(own):
+            if found := self._given(own, "train"):
                 given.setdefault(checked_name(label), []).extend(found)  # two spellings of a name are one class
         if not given:
-            raise ModelError("there are no images to learn from.")
+            raise ModelError(f"there are no {self._state.manifest.noun}s to learn from.")
         with self._writing:
             lesson, used = None, ""
             if self._state.extractor is not None:  # encode before taking the folder's lock: this is most of the work
@@ -263,6 +284,8 @@ class Model:
         if state.extractor is not None:
             return state
         features, size, seed = state.manifest.features, state.manifest.image["size"], int(state.manifest.made["seed"])
+        if features["name"] in (VECTORS, FUNCTION):
+            return _with_extractor(state, measured(features["name"], state.function, first))
         name, options, seen = features["name"], features["options"], look(first)
         if not name:
             name, why = choose(seen, size)
@@ -271,11 +294,15 @@ class Model:
             state = replace(state, manifest=replace(state.manifest, features=chosen))
         if name == "patches":
             options, size = extractors.adapt(options, size, seen)
-        ready = _with_extractor(state, extractors.create(name, options, size, seed))
-        assert ready.extractor is not None
-        if ready.extractor.needs_fit:
-            extractors.fit(ready.extractor, ready.frame, first, seed)
+        extractor = extractors.create(name, options, size, seed)
+        ready = _with_extractor(state, extractor)
+        if extractor.needs_fit:
+            extractors.fit(extractor, ready.frame, first, seed)
         return ready
+
+    def _given(self, given: Given, split: Split = "test") -> list[Picture]:
+        """Return a list of images, or of vectors if the model takes these."""
+        return vectors(given, split) if self._state.manifest.noun == "vector" else pictures(given)
 
     # ---- read --------------------------------------------------------------------------------------------------------
 
@@ -299,7 +326,8 @@ class Model:
         more = len(self.classes) - ROWS
         rest = f"<tr><td>and {more:,} more</td><td></td></tr>" if more > 0 else ""
         head = f"<p>Model in <code>{html.escape(str(self.path))}</code>: {html.escape(_summary(self._state))}</p>"
-        return f"{head}<table><tr><th>class</th><th>images</th></tr>{rows}{rest}</table>" if rows else head
+        columns = f"<tr><th>class</th><th>{self._state.manifest.noun}s</th></tr>"
+        return f"{head}<table>{columns}{rows}{rest}</table>" if rows else head
 
     def predict(self, images: Given, top: int = 1, reject: float | None = None) -> list[Prediction]:
         """Return the `top` most likely classes of each image; images whose fit is below `reject` are marked as rejected."""
@@ -312,7 +340,7 @@ class Model:
 
     def predict_each(self, images: Given, top: int = 1, reject: float | None = None) -> Iterator[Prediction | PictureError]:
         """Yield predictions in order, or the error of an unreadable image. Only one batch is in memory at a time."""
-        return predict(self._state, pictures(images), top, reject)
+        return predict(self._state, self._given(images), top, reject)
 
     def evaluate(
         self,
@@ -329,13 +357,13 @@ class Model:
         if isinstance(images, Mapping):
             if labels is not None:
                 raise ValueError("images are given by class, so there must be no labels.")
-            by_class = {label: pictures(own) for label, own in images.items()}
+            by_class = {label: self._given(own) for label, own in images.items()}
             labels = [label for label, own in by_class.items() for _ in own]
             given = [picture for own in by_class.values() for picture in own]
         elif labels is None:
             raise ValueError("evaluate needs the labels of the images, or images by class as for learn_all.")
         else:
-            given = pictures(images)
+            given = self._given(images)
         if len(given) != len(labels):
             raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
         return evaluate(self._state, given, [normal(label) for label in labels], reject, progress)
@@ -371,8 +399,9 @@ class Model:
 def _summary(state: State) -> str:
     """Describe a state in a few words."""
     counts = state.manifest.classes
-    made = plural(len(counts), "class") + (f" from {plural(sum(counts.values()), 'image')}" if any(counts.values()) else "")
     dim, name = state.manifest.features["dim"], state.manifest.features["name"]
+    images = f" from {plural(sum(counts.values()), state.manifest.noun)}" if any(counts.values()) else ""
+    made = plural(len(counts), "class") + images
     return f"{made}, {f'{name} with {dim:,} features' if dim else 'features not fitted yet'}"
 
 
@@ -391,10 +420,11 @@ def _identity(manifest: Manifest) -> tuple[Any, ...]:
     return manifest.generation, manifest.files, manifest.previous is None
 
 
-def _with_extractor(state: State, extractor: Extractor) -> State:
+def _with_extractor(state: State, extractor: Extractor | Vectors) -> State:
     """Return the state with an extractor, and the image size and classifier parameters that follow from it."""
     manifest = state.manifest
     form = manifest.made["covariance"] or extractors.default_covariance(extractor)
-    image: dict[str, int | None] = {**manifest.image, "size": extractor.image_shape[1]}
+    size = extractor.image_shape[1] if isinstance(extractor, Extractor) else None
+    image: dict[str, int | None] = {**manifest.image, "size": size}
     made = manifest.made | {"classifier": {"covariance": form}}
     return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
+from amgc.model.extractors import encode_batches
 from amgc.model.folder import CLASSES, Folder, Manifest
 from amgc.model.info import Contents
-from amgc.model.pictures import Frame
+from amgc.model.pictures import Frame, Picture, PictureError
+from amgc.model.vectors import FUNCTION, VECTORS, Function, Vectors
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,18 @@ class State:
 
     extractor : None until the first images have been learned, if it is fitted on them.
     classifier : None while there are no classes.
+    function : the user's, which computes the features; it is not stored.
     """
 
     manifest: Manifest
-    extractor: Extractor | None = None
+    extractor: Extractor | Vectors | None = None
     classifier: IncrementalClassifier | FixedHead | None = None
+    function: Function | None = None
 
     @property
     def frame(self) -> Frame:
         """The image size and channels that the extractor expects."""
-        assert self.extractor is not None
+        assert isinstance(self.extractor, Extractor)
         channels, side, _ = self.extractor.image_shape
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
@@ -87,7 +92,15 @@ class State:
             form, names = self.classifier.statistics_.form, map(str, self.classifier.classes_.tolist())
             margins = dict(zip(names, self.classifier.margins_.tolist(), strict=True))
         fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
-        return Contents(form, margins, fixed, extractor.name if extractor else "", fragments == "patches")
+        name = extractor.name if isinstance(extractor, Extractor) else ""
+        return Contents(form, margins, fixed, name, fragments == "patches")
+
+    def encoded(self, images: Sequence[Picture]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, PictureError]]]]:
+        """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
+        assert self.extractor is not None
+        if isinstance(self.extractor, Vectors):
+            return self.extractor.encode_batches(images)
+        return encode_batches(self.extractor, self.frame, images)
 
     @property
     def class_counts(self) -> dict[str, int]:
@@ -100,18 +113,21 @@ class State:
         return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
     @classmethod
-    def read(cls, folder: Folder, previous: State | None = None) -> State:
-        """Read a folder. The extractor of `previous` is reused if it has not changed."""
+    def read(cls, folder: Folder, previous: State | None = None, function: Function | None = None) -> State:
+        """Read a folder. The extractor of `previous` is reused if it has not changed, and its function."""
+        function = function or (previous.function if previous else None)
 
         def read(manifest: Manifest) -> State:
-            entries = manifest.files
-            extractor = None
-            if "extractor" in entries:
+            entries, features = manifest.files, manifest.features
+            extractor: Extractor | Vectors | None = None
+            if features["name"] in (VECTORS, FUNCTION):
+                extractor = Vectors(features["name"], features["dim"], function) if features["dim"] else None
+            elif "extractor" in entries:
                 if previous is not None and previous.checksum == entries["extractor"].sha256:
                     extractor = previous.extractor
                 else:
                     extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
-            state = cls(manifest, extractor)
+            state = cls(manifest, extractor, function=function)
             return _read_classes(state, folder.checked(entries["classes"])) if "classes" in entries else state
 
         return folder.read(read)
@@ -125,7 +141,7 @@ class State:
         features, kept = dict(manifest.features), dict(manifest.files)
         if (extractor := self.extractor) is not None:
             features["dim"] = extractor.dim
-            if "extractor" not in kept:
+            if isinstance(extractor, Extractor) and "extractor" not in kept:
                 writers["extractor"] = lambda path: save_extractor(path, extractor)
         if self.classifier is None:
             kept.pop("classes", None)
