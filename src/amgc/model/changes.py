@@ -93,7 +93,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
         first = lesson.skipped[0]
-        raise ModelError(f"none of the {len(given)} images can be used; the first: {first}") from first
+        raise ModelError(f"none of the {len(given)} {state.manifest.noun}s can be used; the first: {first}") from first
     return lesson
 
 

@@ -263,7 +263,7 @@ class Model:
             same = {"extractor"} if state.checksum and state.checksum == now.checksum else set()
             kept = {role: entry for role, entry in now.manifest.files.items() if role in same}
             manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
-            self._state = replace(state, manifest=manifest).write(self._folder)
+            self._state = state.with_function(state.function or now.function, manifest).write(self._folder)
         return self
 
     def remove_if_empty(self) -> None:

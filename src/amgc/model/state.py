@@ -71,6 +71,13 @@ class State:
     classifier: IncrementalClassifier | FixedHead | None = None
     function: Function | None = None
 
+    def with_function(self, function: Function | None, manifest: Manifest) -> State:
+        """Return the state with a function that computes its features, if it needs one, and a manifest."""
+        if manifest.features["name"] != FUNCTION:
+            return replace(self, manifest=manifest)
+        extractor = replace(self.extractor, function=function) if isinstance(self.extractor, Vectors) else None
+        return replace(self, manifest=manifest, extractor=extractor, function=function)
+
     @property
     def frame(self) -> Frame:
         """The image size and channels that the extractor expects."""
