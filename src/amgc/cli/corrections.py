@@ -38,7 +38,7 @@ def undo(
     model: ModelFolder,
     clear: Annotated[bool, arg(help="do not undo; delete the stored state before the last change")] = False,
 ) -> None:
-    """Take back the last change of a model: learn, forget, rename, join or merge. One change can be taken back."""
+    """Take back the last change of a model: learn, rename, join or merge, not forget. One change can be taken back."""
     from amgc.model.folder import Folder
 
     folder = Folder(model)

@@ -138,7 +138,7 @@ def merge(
     from amgc.model import Model
 
     merged = Model.merged([Model.open(path) for path in models], out)
-    show(f"{out}: {plural(len(merged.classes), 'class')} from {plural(sum(merged.classes.values()), 'image')}.")
+    show(f"{out}: {plural(len(merged.classes), 'class')} from {plural(sum(merged.classes.values()), merged.info().noun)}.")
 
 
 def model_of_run(

@@ -124,7 +124,7 @@ def evaluate(
     if as_json:
         print(text)
     else:
-        write_summary(found)
+        write_summary(found, opened.info().noun)
         show(*(f"Left out: {text}" for text in others))
     if out is not None:
         write_files(found, text, out)
@@ -148,28 +148,28 @@ def write_files(found: Evaluation, text: str, folder: Path) -> None:
     plot_reliability(found.reliability, found.calibration_error, folder / "reliability.png")
 
 
-def write_summary(found: Evaluation) -> None:
+def write_summary(found: Evaluation, noun: str = "image") -> None:
     """Print accuracy, calibration, the worst classes and the most frequent confusions."""
     if len(found.correct):
-        images = plural(len(found.correct), "image")
+        images = plural(len(found.correct), noun)
         show(f"Accuracy: {percent(found.accuracy)} % of {images} of {plural(len(found.by_class), 'known class')}")
         sure, error = percent(float(found.confidence.mean())), percent(found.calibration_error)
         show(f"Calibration: mean confidence {sure} %; expected calibration error {error} %")
     else:
-        show(f"No accuracy: no usable image is of a class that the model knows ({shortened(found.classes)}).")
+        show(f"No accuracy: no usable {noun} is of a class that the model knows ({shortened(found.classes)}).")
     if found.unseen:
         names = ", ".join(list(found.unseen)[:WORST])
-        show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), 'image')} ({names})")
+        show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), noun)} ({names})")
     if found.reject is not None and not found.has_fits:
         show(f"Rejected: none. {TOO_FEW}")
     elif found.reject is not None:
         known, others = found.rejected()
-        parts = [f"{percent(known)} % of the images of known classes"] if len(found.correct) else []
+        parts = [f"{percent(known)} % of the {noun}s of known classes"] if len(found.correct) else []
         parts += [f"{percent(others)} % of those of unknown classes"] if found.unseen else []
         show(f"Rejected (fit below {found.reject:g}): {' and '.join(parts) or 'none'}")
     if found.skipped:
         first, reason = found.skipped[0]
-        show(f"Not usable: {plural(len(found.skipped), 'image')}; the first is {first}: {reason}")
+        show(f"Not usable: {plural(len(found.skipped), noun)}; the first is {first}: {reason}")
     worst = sorted(found.by_class.items(), key=lambda item: item[1][0] / item[1][1])[:WORST]
     if worst:
         show("")
