@@ -286,3 +286,11 @@ def test_the_types_of_extractor_options_are_those_of_the_extractors():
     named = {"filters", "draw", "weights", "model"}  # parameters of Model.create, and NAME of timm:NAME
     declared = {field for entry in extractors().values() for field in entry.options.__dataclass_fields__}
     assert set(ExtractorOptions.__annotations__) >= declared - named
+
+
+def test_low_rank_covariances_are_those_of_the_file_as_soon_as_they_are_learned(tmp_path):
+    x, y = samples(40, dim=70)
+    model = Model.create(tmp_path / "model", "vectors", covariance="lowrank")
+    model.learn_all({label: x[y == label] for label in ("ant", "bee", "猫")})  # factors are stored in half precision
+    new, _ = samples(10, seed=1, dim=70)
+    assert Model.open(model.path).predict(new, top=3) == model.predict(new, top=3)

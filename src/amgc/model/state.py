@@ -155,7 +155,10 @@ class State:
         else:
             writers["classes"] = lambda path: _write_classes(path, self)
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
-        return replace(self, manifest=folder.change(changed, writers, undoable))
+        classifier = self.classifier
+        if isinstance(classifier, IncrementalClassifier) and classifier.statistics_.form == "lowrank":
+            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as whoever opens the folder gets it
+        return replace(self, manifest=folder.change(changed, writers, undoable), classifier=classifier)
 
 
 def _write_classes(path: Path, state: State) -> None:
