@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from model.drawing import draw
+from model.drawing import answers, draw
 
 from amgc import tensor_files
 from amgc.cli.main import main
@@ -43,7 +43,7 @@ def test_the_stored_statistics_of_a_forgotten_class_are_removed_as_those_in_memo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a shared covariance keeps the class's part
         statistics.remove("owl")
-    model.forget("owl")
+    assert main(["forget", str(model.path), "owl"]) == 0
     header, tensors = stored(model)
     assert header["classifier"]["statistics"] == statistics.header() and header["classifier"]["latest"] == [1, 1]
     expected = statistics.tensors()
@@ -66,6 +66,7 @@ def test_the_commands_write_the_same_files_as_the_methods(make, capsys):
     ):
         assert main([command[0], str(other.path), *command[1:]]) == 0
         method()
+        Model.open(other.path)  # solves for a classifier after forgetting, and stores it
         assert classes_file(model) == classes_file(other)
         mine, theirs = (one._folder.manifest() for one in (model, other))
         assert mine.classes == theirs.classes and mine.files == theirs.files
@@ -121,3 +122,25 @@ def test_forgetting_renaming_and_undoing_import_no_torch(make):
     )
     told = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[-1] == "[0, 0, 0] []" and "Forgot 'owl'; the model has 2 classes." in told
+
+
+def test_a_classifier_is_solved_and_stored_by_the_first_reader_that_can(make, monkeypatch):
+    model = make("cat", "dog", "owl")
+    path = str(model.path)
+    assert main(["forget", path, "owl"]) == 0
+    forgotten = model._folder.manifest()
+    with model._folder.lock():  # another process is changing the model
+        waiting = answers(Model.open(path))
+        assert model._folder.manifest() == forgotten
+    with monkeypatch.context() as patch:
+        patch.setattr("amgc.model.folder.files.write_json", _full)  # or its disk is full
+        assert answers(Model.open(path)) == waiting
+    assert model._folder.manifest() == forgotten
+    assert answers(Model.open(path)) == waiting
+    settled = model._folder.manifest()
+    assert settled.generation == forgotten.generation + 1 and settled.previous is None
+    assert answers(Model.open(path)) == waiting and model._folder.manifest() == settled
+
+
+def _full(*_: object) -> None:
+    raise OSError(28, "No space left on device")

@@ -148,6 +148,11 @@ class IncrementalClassifier:
         return self._solved().scores(X)
 
     @property
+    def is_solved(self) -> bool:
+        """Whether the classifier of the current statistics and parameters is known, so that predictions do not wait."""
+        return self._solution is not None and self._solution.parameters == self._solve_parameters()
+
+    @property
     def head_(self) -> Head:
         return self._solved().solution.head
 
@@ -255,7 +260,7 @@ class IncrementalClassifier:
     def _solved(self) -> Classifier:
         """Return the classifier for the current statistics and parameters. It is solved on first use."""
         self._check_fitted()
-        if self._solution is None or self._solution.parameters != self._solve_parameters():
+        if self._solution is None or not self.is_solved:
             return self._keep(self._solve())
         return self._solution
 

@@ -1,7 +1,7 @@
 """Forget and rename classes in a model's folder. Importing this module does not import torch, which takes over a second.
 
 Both change rows and names of the stored file only. After `forget` the file has no classifier: it follows from the statistics,
-and is solved when the model is next loaded.
+and is solved and stored when the model is next opened.
 """
 
 from __future__ import annotations

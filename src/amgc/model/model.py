@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +21,7 @@ from amgc.model import changes, edits, extractors
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
 from amgc.model.choice import choose, look
-from amgc.model.folder import PATIENCE, Folder, Manifest, ModelError
+from amgc.model.folder import PATIENCE, Folder, Manifest, ModelBusyError, ModelError
 from amgc.model.info import Info, describe
 from amgc.model.names import checked_name, normal
 from amgc.model.pictures import Given, Picture, PictureError, pictures
@@ -147,7 +147,9 @@ class Model:
         name = folder.manifest().features["name"]
         if features is not None and name != FUNCTION:
             raise ValueError(f"the features of the model in {str(folder.path)!r} are {name or 'not chosen'}, not a function.")
-        return cls(folder, State.read(folder, function=features))
+        model = cls(folder, State.read(folder, function=features))
+        model._store_classifier()
+        return model
 
     def refresh(self) -> bool:
         """Load changes made by other processes. Returns whether there were any."""
@@ -205,6 +207,8 @@ class Model:
         with self._writing, self._latest() as state:
             edits.forget(self._folder, normal(label))
             self._state = _solved(State.read(self._folder, state))
+            with suppress(OSError):  # the class is forgotten; whoever opens the model tries again
+                self._state = self._state.write(self._folder, undoable=False)
         return self
 
     def rename(self, label: str, new: str, *, join: bool = False) -> Model:
@@ -271,6 +275,19 @@ class Model:
         with self._writing, self._latest() as state:
             if not state.manifest.classes:
                 self._folder.remove()
+
+    def _store_classifier(self) -> None:
+        """Solve for the classifier if the file has none, because `amgc forget` needs no torch, and store it for later readers.
+
+        A reader that may not write, or finds the folder locked or changed, goes on without.
+        """
+        state = self._state
+        if not isinstance(state.classifier, IncrementalClassifier) or state.classifier.is_solved:
+            return
+        _solved(state)
+        with suppress(OSError, ModelBusyError), self._folder.lock(0):
+            if _identity(self._folder.manifest()) == _identity(state.manifest):
+                self._state = state.write(self._folder, undoable=False)
 
     @contextmanager
     def _latest(self) -> Iterator[State]:
