@@ -241,10 +241,8 @@ class IncrementalClassifier:
                 raise ValueError("not every feature has a name")
         result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
         result._changed()
-        if (
-            "certificate" not in header
-        ):  # a class was removed from the file; what follows from the statistics is solved when needed
-            return result
+        if "certificate" not in header and "head.weight" not in tensors:  # a class was removed from the file
+            return result  # the classifier is solved when it is needed
         weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
         if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
             raise ValueError(f"the weights have shape {tuple(weight.shape)}")
