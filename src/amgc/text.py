@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 DASH = "–"  # stands for a value that is undefined or not yet known
 
 
@@ -68,3 +70,15 @@ def shorten(text: str, length: int) -> str:
     ('aquariu…', 'crab')
     """
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def listing(labels: Sequence[object], most: int = 10) -> str:
+    """Format labels for a message.
+
+    >>> listing(["cat", "dog"]), listing(range(12), most=2), listing([])
+    ("'cat', 'dog'", '0, 1 and 10 more', 'none')
+    """
+    if not labels:
+        return "none"
+    shown = ", ".join(repr(label) for label in labels[:most])
+    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"

@@ -148,6 +148,11 @@ class IncrementalClassifier:
         return self._solved().scores(X)
 
     @property
+    def is_solved(self) -> bool:
+        """Whether the classifier of the current statistics and parameters is known, so that predictions do not wait."""
+        return self._solution is not None and self._solution.parameters == self._solve_parameters()
+
+    @property
     def head_(self) -> Head:
         return self._solved().solution.head
 
@@ -236,6 +241,8 @@ class IncrementalClassifier:
                 raise ValueError("not every feature has a name")
         result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
         result._changed()
+        if "certificate" not in header and "head.weight" not in tensors:  # a class was removed from the file
+            return result  # the classifier is solved when it is needed
         weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
         if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
             raise ValueError(f"the weights have shape {tuple(weight.shape)}")
@@ -251,7 +258,7 @@ class IncrementalClassifier:
     def _solved(self) -> Classifier:
         """Return the classifier for the current statistics and parameters. It is solved on first use."""
         self._check_fitted()
-        if self._solution is None or self._solution.parameters != self._solve_parameters():
+        if self._solution is None or not self.is_solved:
             return self._keep(self._solve())
         return self._solution
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,14 +37,6 @@ def group_by_label(labels: Iterable[Label] | np.ndarray | Tensor) -> tuple[list[
     seen: dict[Label, int] = {}
     inverse = np.fromiter((seen.setdefault(plain(label), len(seen)) for label in labels), dtype=np.int64)
     return list(seen), inverse
-
-
-def listing(labels: Sequence[Label], most: int = 10) -> str:
-    """Format labels for a message: `'cat', 'dog' and 90 more`, or `none`."""
-    if not labels:
-        return "none"
-    shown = ", ".join(repr(label) for label in labels[:most])
-    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"
 
 
 def read_features(features: Any, dim: int, device: torch.device) -> Tensor:

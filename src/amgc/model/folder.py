@@ -24,10 +24,15 @@ from amgc.locking import LOCK, FolderBusyError, locked
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "amgc model", 1
+CLASSES = "model classes"  # the kind of the file of the classes
 OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # files that belong to a model
 TRIES = 20  # attempts to read a folder that other processes keep changing
 PATIENCE = 10.0  # seconds that a writer waits for the lock
 T = TypeVar("T")
+
+
+class ModelError(ValueError):
+    """The model cannot do what was requested."""
 
 
 class ModelBusyError(RuntimeError):
@@ -69,6 +74,11 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": KIND, "version": VERSION, **asdict(self)}
+
+    @property
+    def noun(self) -> str:
+        """What the model learns from: "image", or "vector"."""
+        return "vector" if self.features["name"] == "vectors" else "image"
 
     @property
     def file_names(self) -> set[str]:
@@ -172,7 +182,9 @@ class Folder:
         """
         now = self.manifest()
         if now.previous is None:
-            raise ValueError("there is no change to undo")
+            raise ModelError(
+                "there is no change to undo: a model stores only the state before the last change, and none after `forget`."
+            )
         before = Manifest.from_json(self.path / MANIFEST, now.previous)
         for entry in before.files.values():
             self.checked(entry)  # raises an error if a file is damaged

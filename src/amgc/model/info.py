@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from amgc import files, tensor_files
-from amgc.model.folder import MANIFEST, Folder, Manifest
+from amgc.model.folder import CLASSES, MANIFEST, Folder, Manifest
 
 FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
 COVARIANCE = {
@@ -53,6 +53,11 @@ class Info:
     def images(self) -> int:
         return sum(self.classes.values())
 
+    @property
+    def noun(self) -> str:
+        """What the model learns from: "image", or "vector"."""
+        return Manifest(self.made, self.features, self.image).noun
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -85,12 +90,16 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
     form, margins, fixed = None, {}, False
     if "classes" in manifest.files:
         path = folder.checked(manifest.files["classes"])
-        header = tensor_files.read_header(path, "model classes")
+        header = tensor_files.read_header(path, CLASSES)
         try:
             fixed = header["is"] == "FixedHead"
             if not fixed:
                 form, classes = header["classifier"]["statistics"]["covariance"], header["classifier"]["statistics"]["classes"]
                 if header["classifier"]["parameters"]["margin"]:
+                    if "certificate" not in header["classifier"]:  # a class was forgotten, and nothing solved since
+                        from amgc.model.state import State  # imports torch
+
+                        return State.read(folder).contents
                     margins = dict(zip(classes, tensor_files.read_array(path, "classifier/head.margins"), strict=True))
         except files.MISFITS as error:
             raise files.misfit(path, error) from error

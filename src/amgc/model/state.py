@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,11 @@ from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
-from amgc.model.folder import Folder, Manifest
+from amgc.model.extractors import encode_batches
+from amgc.model.folder import CLASSES, Folder, Manifest
 from amgc.model.info import Contents
-from amgc.model.pictures import Frame
-
-KIND = "model classes"
-
-
-class ModelError(ValueError):
-    """The model cannot do what was requested."""
+from amgc.model.pictures import Frame, Picture, PictureError
+from amgc.model.vectors import FUNCTION, VECTORS, Function, Vectors
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,6 @@ class FixedHead:
         shares /= shares.sum(1, keepdims=True)
         return shares
 
-    def without(self, label: str) -> FixedHead:
-        """Return the classifier without one class."""
-        keep = [row for row, name in enumerate(self.classes) if name != label]
-        return FixedHead(tuple(self.classes[row] for row in keep), self.weight[keep], self.bias[keep])
-
-    def renamed(self, label: str, new: str) -> FixedHead:
-        """Return the classifier with one class renamed."""
-        return FixedHead(tuple(new if name == label else name for name in self.classes), self.weight, self.bias)
-
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return header and tensors for a file, as `AMGCClassifier.packed` does."""
         return {"classes": list(self.classes)}, {"weight": torch.from_numpy(self.weight), "bias": torch.from_numpy(self.bias)}
@@ -75,16 +63,25 @@ class State:
 
     extractor : None until the first images have been learned, if it is fitted on them.
     classifier : None while there are no classes.
+    function : the user's, which computes the features; it is not stored.
     """
 
     manifest: Manifest
-    extractor: Extractor | None = None
+    extractor: Extractor | Vectors | None = None
     classifier: IncrementalClassifier | FixedHead | None = None
+    function: Function | None = None
+
+    def with_function(self, function: Function | None, manifest: Manifest) -> State:
+        """Return the state with a function that computes its features, if it needs one, and a manifest."""
+        if manifest.features["name"] != FUNCTION:
+            return replace(self, manifest=manifest)
+        extractor = replace(self.extractor, function=function) if isinstance(self.extractor, Vectors) else None
+        return replace(self, manifest=manifest, extractor=extractor, function=function)
 
     @property
     def frame(self) -> Frame:
         """The image size and channels that the extractor expects."""
-        assert self.extractor is not None
+        assert isinstance(self.extractor, Extractor)
         channels, side, _ = self.extractor.image_shape
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
@@ -102,7 +99,15 @@ class State:
             form, names = self.classifier.statistics_.form, map(str, self.classifier.classes_.tolist())
             margins = dict(zip(names, self.classifier.margins_.tolist(), strict=True))
         fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
-        return Contents(form, margins, fixed, extractor.name if extractor else "", fragments == "patches")
+        name = extractor.name if isinstance(extractor, Extractor) else ""
+        return Contents(form, margins, fixed, name, fragments == "patches")
+
+    def encoded(self, images: Sequence[Picture]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, PictureError]]]]:
+        """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
+        assert self.extractor is not None
+        if isinstance(self.extractor, Vectors):
+            return self.extractor.encode_batches(images)
+        return encode_batches(self.extractor, self.frame, images)
 
     @property
     def class_counts(self) -> dict[str, int]:
@@ -115,18 +120,21 @@ class State:
         return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
     @classmethod
-    def read(cls, folder: Folder, previous: State | None = None) -> State:
-        """Read a folder. The extractor of `previous` is reused if it has not changed."""
+    def read(cls, folder: Folder, previous: State | None = None, function: Function | None = None) -> State:
+        """Read a folder. The extractor of `previous` is reused if it has not changed, and its function."""
+        function = function or (previous.function if previous else None)
 
         def read(manifest: Manifest) -> State:
-            entries = manifest.files
-            extractor = None
-            if "extractor" in entries:
+            entries, features = manifest.files, manifest.features
+            extractor: Extractor | Vectors | None = None
+            if features["name"] in (VECTORS, FUNCTION):
+                extractor = Vectors(features["name"], features["dim"], function) if features["dim"] else None
+            elif "extractor" in entries:
                 if previous is not None and previous.checksum == entries["extractor"].sha256:
                     extractor = previous.extractor
                 else:
                     extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
-            state = cls(manifest, extractor)
+            state = cls(manifest, extractor, function=function)
             return _read_classes(state, folder.checked(entries["classes"])) if "classes" in entries else state
 
         return folder.read(read)
@@ -140,25 +148,28 @@ class State:
         features, kept = dict(manifest.features), dict(manifest.files)
         if (extractor := self.extractor) is not None:
             features["dim"] = extractor.dim
-            if "extractor" not in kept:
+            if isinstance(extractor, Extractor) and "extractor" not in kept:
                 writers["extractor"] = lambda path: save_extractor(path, extractor)
         if self.classifier is None:
             kept.pop("classes", None)
         else:
             writers["classes"] = lambda path: _write_classes(path, self)
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
-        return replace(self, manifest=folder.change(changed, writers, undoable))
+        classifier = self.classifier
+        if isinstance(classifier, IncrementalClassifier) and classifier.statistics_.form == "lowrank":
+            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as whoever opens the folder gets it
+        return replace(self, manifest=folder.change(changed, writers, undoable), classifier=classifier)
 
 
 def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     about = {"is": "FixedHead" if isinstance(state.classifier, FixedHead) else "AMGCClassifier", "classifier": header}
-    tensor_files.write(path, KIND, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
+    tensor_files.write(path, CLASSES, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
 
 
 def _read_classes(state: State, path: Path) -> State:
-    header, tensors = tensor_files.read(path, KIND)
+    header, tensors = tensor_files.read(path, CLASSES)
     try:
         kind = {"AMGCClassifier": IncrementalClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]

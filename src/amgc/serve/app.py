@@ -18,15 +18,16 @@ import amgc
 from amgc.core.expected import ENOUGH
 from amgc.data.decode import available_cores
 from amgc.model import Info, Model
-from amgc.model.model import normal
+from amgc.model.names import normal
 from amgc.serve import schemas
-from amgc.serve.downloads import EXAMPLE, onnx_file, opened
+from amgc.serve.downloads import EXAMPLE, VECTOR_EXAMPLE, check_replacement, onnx_file, opened
 from amgc.serve.errors import ApiError, api_error
 from amgc.serve.guard import Guard, Settings
 from amgc.serve.reference import reference
 from amgc.serve.schemas import binary, error_responses, form, zip_body
 from amgc.serve.update_queue import UpdateQueue
 from amgc.serve.uploads import Upload, read_form, split_by_size
+from amgc.serve.vectors import json_body, parse, read_body
 from amgc.serve.work import Work, Workers
 
 DESCRIPTION = """Teach a classifier new classes of images, let it predict, and make it forget classes. Images are decoded in
@@ -38,7 +39,7 @@ GUARD_ERRORS = (403, 429)  # errors that the guard may return for any API reques
 def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
     """Create the application for a model."""
     settings = settings or Settings()
-    limits = settings.limits
+    limits, noun = settings.limits, model.state.manifest.noun
     updates = UpdateQueue(model, limits.waiting)
     workers = Workers(available_cores())
 
@@ -58,6 +59,16 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
     guarded = (*GUARD_ERRORS, 401) if settings.token is not None else GUARD_ERRORS
     security: dict[str, Any] = {"security": [{"token": []}]} if settings.token is not None else {}
 
+    def body(label: bool) -> dict[str, Any]:
+        return json_body(label) if noun == "vector" else form(limits, label)
+
+    async def samples(request: Request, work: Work, *fields: str) -> tuple[list[Upload], dict[str, str]]:
+        """Return the images or vectors of a request, and its texts."""
+        if noun == "image":
+            return await read_form(request, limits, work.check, fields)
+        content = await read_body(request)
+        return await asyncio.wrap_future(workers.submit(parse, content, bool(fields)))
+
     @app.get("/api/health", responses=error_responses(403), operation_id="health")
     async def health() -> schemas.Health:
         """Check that the server is running. Needs no token."""
@@ -72,18 +83,19 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         "/api/predict",
         responses=error_responses(*guarded, 400, 408, 409, 413, 415, 422, 500, 503),
         operation_id="predict",
-        openapi_extra=form(limits, label=False) | security,
+        openapi_extra=body(label=False) | security,
     )
     async def predict(request: Request, options: Annotated[schemas.PredictOptions, Query()]) -> schemas.Predictions:
         """Predict the most likely classes of images, and how well each image fits; all with the same state of the model."""
         work = Work(updates.closing)
-        pictures, _ = await read_form(request, limits, work.check)
+        pictures, _ = await samples(request, work)
 
         def answer() -> schemas.Predictions:
-            usable, refused = split_by_size(pictures, limits)
-            if refused:
-                raise ApiError(413, str(refused[0]))
-            found = model.predict(usable, options.top, options.reject)
+            if noun == "image":
+                _, refused = split_by_size(pictures, limits)
+                if refused:
+                    raise ApiError(413, str(refused[0]))
+            found = model.predict(pictures, options.top, options.reject)
             return schemas.Predictions(answers=[schemas.Prediction.model_validate(one.to_json()) for one in found])
 
         try:
@@ -95,15 +107,17 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         "/api/learn",
         responses=error_responses(*guarded, 400, 408, 409, 413, 415, 422, 500, 503, 507),
         operation_id="learn",
-        openapi_extra=form(limits, label=True) | security,
+        openapi_extra=body(label=True) | security,
     )
     async def learn(request: Request, options: Annotated[schemas.LearnOptions, Query()]) -> schemas.LearnResult:
         """Learn a class from images, or add images to a known class. Responds when that is done. Unreadable images are skipped
         and listed; it is an error if no image is readable.
         """
         work = Work(updates.closing)
-        pictures, texts = await read_form(request, limits, work.check, ("label",))
-        usable, skipped = await asyncio.wrap_future(workers.submit(_usable, pictures, settings))
+        pictures, texts = await samples(request, work, "label")
+        usable, skipped = pictures, list[schemas.Skipped]()
+        if noun == "image":
+            usable, skipped = await asyncio.wrap_future(workers.submit(_usable, pictures, settings))
         try:
             learned = await work.result(request, updates.learn(usable, texts["label"], options.lesson))
         except Exception as error:
@@ -196,6 +210,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         except ClientDisconnect as error:
             raise ApiError(400, "The request is incomplete.") from error
         state = await asyncio.wrap_future(workers.submit(opened, content, limits.upload_bytes))
+        check_replacement(model.state, state)
         await _finished(updates.replace(state))
         return schemas.OpenResult(classes=len(updates.info.classes))
 
@@ -205,7 +220,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 
     @app.get("/classify.py", include_in_schema=False)
     async def example() -> Response:
-        return Response(EXAMPLE, media_type="text/x-python; charset=utf-8")
+        return Response(VECTOR_EXAMPLE if noun == "vector" else EXAMPLE, media_type="text/x-python; charset=utf-8")
 
     app.mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True))
     _describe_token(app, settings)
@@ -215,6 +230,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
     info, now, limits = updates.info, updates.progress, settings.limits
     return schemas.Classes(
+        input=schemas.Input(kind=info.noun, numbers=info.features["dim"] if info.noun == "vector" else None),
         classes=[schemas.ClassCount(label=label, pictures=count or None) for label, count in info.classes.items()],
         kept=list(info.kept),
         not_kept=list(info.not_kept),

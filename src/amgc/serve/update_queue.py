@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.model import Info, Learned, Model
-from amgc.model.model import checked_name, normal
+from amgc.model.names import checked_name, normal
 from amgc.model.pictures import Picture
 from amgc.model.state import State
 from amgc.serve.errors import LOG, ApiError, StoppedError
