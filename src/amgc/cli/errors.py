@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from amgc.runs.folder import is_first_process
 from amgc.text import byte_size
@@ -41,6 +42,17 @@ def check_text(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if not is_text(argument):
             raise UsageError(f"{argument!r} is not UTF-8, so run.json cannot store it; use another name.")
+
+
+def trust(given: Sequence[str]) -> None:
+    """Execute the Python files that a run's folder may name because the user names them here. Their paths are printed first."""
+    from amgc.registry import import_file, is_file
+
+    for path in given:
+        if not is_file(path):
+            raise UsageError(f"--trust takes Python files, whose names end in .py; not {path!r}.")
+        say(f"executing {Path(path).resolve()}")
+        import_file(Path(path))
 
 
 @contextmanager

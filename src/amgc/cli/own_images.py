@@ -125,14 +125,19 @@ def merge(
 def model_of_run(
     run: Annotated[Positional[str], arg(metavar="RUN", help="folder of a run")],
     out: NewModelFolder,
+    trust: Annotated[
+        tuple[str, ...], arg(metavar="FILE.py …", help="Python files with your own method or extractor that the run needs")
+    ] = (),
 ) -> None:
     """Create a model from a finished run of `amgc run`: its network, its classifier and its class statistics."""
+    from amgc.cli import errors
     from amgc.engine.model_from_run import model_from_run
 
     inside = sorted(path.parent.name for path in Path(run).glob(f"*/{RUN}"))
     if inside and not (Path(run) / RUN).exists():
         choices = ", ".join(f"{run}/{name}" for name in inside)
         raise UsageError(f"{run!r} contains several runs; specify one of them: {choices}")
+    errors.trust(trust)
     model = model_from_run(run, out)
     more = "It can learn more classes." if model.info().changeable else "It has no class statistics, so it cannot learn."
     show(f"{out}: {plural(len(model.classes), 'class')}. {more}")

@@ -13,8 +13,8 @@ from amgc.data.registry import is_text
 from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import find
-from amgc.options import merged, option
-from amgc.registry import absolute_name, split_name
+from amgc.options import decode, merged, option
+from amgc.registry import absolute_name, check_trusted, split_name
 from amgc.runs.folder import RUN, RunError, RunFolder
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
@@ -79,6 +79,8 @@ class Config:
         """Return the config that `to_json` wrote; raise a ValueError for what does not fit."""
         if missing := [name for name in ("method", "hyper", "machine") if name not in values]:
             raise ValueError(f"the config lacks {missing[0]!r}.")
+        for name in ("method", "data", "features"):
+            check_trusted(decode(str, values.get(name, ""), f"config.{name}"))
         return merged(cls(values["method"], find(values["method"]).hyper), values)
 
 

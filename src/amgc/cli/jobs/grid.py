@@ -13,6 +13,7 @@ from amgc.cli.plan import Plan
 from amgc.engine.config import Config, absolute, first_task_key, identity, read_config
 from amgc.files import write_json
 from amgc.methods.registry import find
+from amgc.registry import is_file, split_name
 from amgc.report import RunError, RunRecord, load_run
 from amgc.runs import flat
 from amgc.runs.folder import FIRST_TASK, RUN
@@ -57,6 +58,12 @@ class Cell:
         """Whether other runs can start from this run's training of task 1."""
         kind = find(self.config.method).kind
         return kind.common_start and not kind.sees_old_data
+
+    @property
+    def python_files(self) -> tuple[str, ...]:
+        """The user's own files that the run needs."""
+        names = [split_name(name)[0] for name in (self.config.method, self.config.data, self.config.features)]
+        return tuple(dict.fromkeys(name for name in names if is_file(name)))
 
     def start_key(self) -> str | None:
         """Return a key that is equal for runs with the same training of task 1; None for a run that cannot share it."""
