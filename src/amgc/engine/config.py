@@ -89,7 +89,7 @@ def read_config(folder: Path, machine: dict[str, Any]) -> Config:
     values = RunFolder(folder).read()
     try:
         config = Config.from_json(values["config"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         reason = error if isinstance(error, ValueError) else repr(error)
         raise RunError(f"{str(folder / RUN)!r} cannot be read: {reason}") from error
     return replace(config, machine=merged(config.machine, machine))
