@@ -21,6 +21,7 @@ PARENT = os.getppid()
 # By name, because the modules that define them may import torch.
 DAMAGED_FILES = {"FileFormatError", "RunError", "CorruptImageError"}
 FAILURES = {"TrainingError", "OutOfMemoryError", "ModelBusyError"}
+NO_MEMORY = ("DefaultCPUAllocator", "Storage size calculation overflowed", "numel: integer multiplication overflow")
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -95,11 +96,16 @@ def _failed_first() -> bool:
 def exit_code(error: Exception) -> int | None:
     """Return 1 or 2 for an error that is reported as a message, None for a bug."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & (DAMAGED_FILES | FAILURES) or isinstance(error, ImportError | MemoryError):
+    if kinds & (DAMAGED_FILES | FAILURES) or isinstance(error, ImportError | MemoryError) or _no_memory(error):
         return FAILED
     if isinstance(error, FileNotFoundError | NotADirectoryError | FileExistsError | ValueError):
         return WRONG_INPUT
     return FAILED if isinstance(error, OSError) else None
+
+
+def _no_memory(error: Exception) -> bool:
+    """Return whether torch could not allocate a tensor on the CPU, which it reports as a RuntimeError with a long text."""
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
 
 
 def message(error: Exception) -> str:
@@ -115,8 +121,12 @@ def message(error: Exception) -> str:
         return f"{error.filename!r} is on a read-only disk; choose another folder."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
-    if isinstance(error, MemoryError) or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}:
-        return f"out of memory ({error}); smaller --first.batch-size and --later.batch-size need less."
+    if (
+        isinstance(error, MemoryError)
+        or _no_memory(error)
+        or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
+    ):
+        return f"out of memory ({str(error).strip()}); smaller batches, images and numbers of features need less."
     return str(error) or type(error).__name__
 
 

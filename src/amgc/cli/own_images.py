@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -149,7 +150,7 @@ def info(model: ModelFolder, as_json: Json = False) -> None:
 
     found = read_info(model)
     if as_json:
-        print(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
+        print_json(dataclasses.asdict(found), indent=1)
         return
     show(*describe(found))
     if found.classes:
@@ -355,6 +356,16 @@ def describe(found: Info) -> list[str]:
         "Never stored:",
         *[f"  {text}" for text in found.not_kept],
     ]
+
+
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print a value as JSON. Characters that the output cannot encode are escaped as JSON does it."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=indent)
+    print(text)
 
 
 def show(*lines: str) -> None:

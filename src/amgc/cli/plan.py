@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc.cli.errors import STOPPED
-from amgc.cli.progress import Quiet, Shown, stoppable
+from amgc.cli.progress import Quiet, Shown, lasting_output, stoppable
 from amgc.cli.results import show_summary
 from amgc.engine.config import Config, absolute_path, read_config
 from amgc.files import FileFormatError, read_json, write_json
@@ -131,7 +131,7 @@ def run_plan(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool
 
     shown = Quiet() if (quiet and not dry_run) or not is_first_process() else Shown(console)
     plan = shared(plan)
-    with stoppable(shown):
+    with lasting_output(), stoppable(shown):
         return _finish(plan, console, lambda: _run_all(plan, shown, quiet and not dry_run, dry_run, run))
 
 
@@ -177,7 +177,7 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
                 run(replace(config, machine=replace(config.machine, **machine)), plan.place(name), shown, dataset)
         return summary
 
-    with stoppable(shown):
+    with lasting_output(), stoppable(shown):
         return _finish(plan, console, work)
 
 

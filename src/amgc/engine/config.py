@@ -17,6 +17,7 @@ from amgc.options import decode, merged, option
 from amgc.registry import absolute_name, check_trusted, split_name
 from amgc.runs.folder import RUN, RunError, RunFolder
 
+MOST = 10_000  # threads, and processes
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
@@ -49,6 +50,8 @@ class Machine:
             raise ValueError(f"devices must be at least 1, not {self.devices}.")
         if self.threads < 0 or not self.checkpoint_minutes >= 0:
             raise ValueError("threads and checkpoint_minutes must not be negative.")
+        if max(self.threads, self.devices) > MOST:
+            raise ValueError(f"threads and devices must be at most {MOST:,}, not {self.threads:,} and {self.devices:,}.")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from amgc.model.info import Info, describe
 from amgc.model.pictures import Given, Picture, PictureError, pictures
 from amgc.model.predict import Evaluation, Prediction, evaluate, predict
 from amgc.model.state import ModelError, State
-from amgc.text import plural
+from amgc.text import plural, visible
 
 if TYPE_CHECKING:
     from amgc.model.export import Exported
@@ -399,8 +399,8 @@ def checked_name(label: Any) -> str:
         label.encode()
     except UnicodeEncodeError:
         raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
-    if not label.strip() or "\0" in label:
-        raise ValueError(f"the class name {label!r} is empty or contains a null character.")
+    if "\0" in label or not visible(label):
+        raise ValueError(f"the class name {label!a} is empty, cannot be seen, or contains a null character; rename it.")
     return normal(label)
 
 

@@ -131,7 +131,7 @@ class RunFolder:
 
     def log(self, text: str) -> None:
         """Append a line with the time to log.txt."""
-        with (self / LOG).open("a") as file:
+        with (self / LOG).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
     def remove_partial(self) -> None:
