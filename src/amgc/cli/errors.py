@@ -104,8 +104,9 @@ def exit_code(error: Exception) -> int | None:
 
 
 def _no_memory(error: Exception) -> bool:
-    """Return whether torch could not allocate a tensor on the CPU, which it reports as a RuntimeError with a long text."""
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+    """Return whether torch could not allocate a tensor; on the CPU it says so by the text of a RuntimeError."""
+    on_gpu = "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
+    return on_gpu or (isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY))
 
 
 def message(error: Exception) -> str:
@@ -121,11 +122,7 @@ def message(error: Exception) -> str:
         return f"{error.filename!r} is on a read-only disk; choose another folder."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
-    if (
-        isinstance(error, MemoryError)
-        or _no_memory(error)
-        or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
-    ):
+    if isinstance(error, MemoryError) or _no_memory(error):
         return f"out of memory ({str(error).strip()}); smaller batches, images and numbers of features need less."
     return str(error) or type(error).__name__
 
