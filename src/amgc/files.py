@@ -20,7 +20,16 @@ class FileFormatError(ValueError):
     """The file is damaged, of another kind, or of a newer version."""
 
 
-MISFITS = (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError)  # raised when contents do not fit
+# Raised when contents do not fit together.
+MISFITS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+)
 
 
 def misfit(path: str | os.PathLike[str], error: Exception) -> FileFormatError:
