@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
+FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and a symbol without ink
 DASH = "–"  # stands for a value that is undefined or not yet known
 
 
@@ -61,6 +63,15 @@ def printable(text: str) -> str:
     'a?[31mb'
     """
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def visible(text: str) -> bool:
+    """Return whether a text has a character that can be seen, beside spaces, controls, marks and fillers.
+
+    >>> visible("cat"), visible(" "), visible("\\u200b\\u2060"), visible("\\u3164")
+    (True, False, False, False)
+    """
+    return any(unicodedata.category(letter)[0] not in "ZCM" and letter not in FILLERS for letter in text)
 
 
 def shorten(text: str, length: int) -> str:

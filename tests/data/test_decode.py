@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image, ImageFile
 
+from amgc import files
 from amgc.data import decode as module
 from amgc.data.decode import CorruptImageError, Files, decode, list_images
 
@@ -177,8 +178,8 @@ def test_values_without_a_known_range_are_refused(tmp_path: Path) -> None:
         decode(path, 4)
 
 
-def test_a_missing_file_is_missing_and_not_corrupt(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+def test_a_missing_file_is_named_as_one_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(CorruptImageError, match=r"gone\.png.*no such file"):
         decode(tmp_path / "gone.png", 4)
 
 
@@ -189,7 +190,7 @@ class Broken(io.BytesIO):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ESTALE])
 def test_an_error_of_the_disk_is_no_corrupt_image(
     code: int, tmp_path: Path, paint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +199,7 @@ def test_an_error_of_the_disk_is_no_corrupt_image(
 
     path = paint(tmp_path / "x.png")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "open", refused if code != errno.EIO else lambda *_: Broken(), raising=False)
+        patch.setattr(files, "open", refused if code != errno.EIO else lambda *_: Broken(), raising=False)
         with pytest.raises(OSError) as caught:
             decode(path, 4)
         assert caught.value.errno == code

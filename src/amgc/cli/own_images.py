@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -144,14 +145,19 @@ def merge(
 def model_of_run(
     run: Annotated[Positional[str], arg(metavar="RUN", help="folder of a run")],
     out: NewModelFolder,
+    trust: Annotated[
+        tuple[str, ...], arg(metavar="FILE.py …", help="Python files with your own method or extractor that the run needs")
+    ] = (),
 ) -> None:
     """Create a model from a finished run of `amgc run`: its network, its classifier and its class statistics."""
+    from amgc.cli import errors
     from amgc.engine.model_from_run import model_from_run
 
     inside = sorted(path.parent.name for path in Path(run).glob(f"*/{RUN}"))
     if inside and not (Path(run) / RUN).exists():
         choices = ", ".join(f"{run}/{name}" for name in inside)
         raise UsageError(f"{run!r} contains several runs; specify one of them: {choices}")
+    errors.trust(trust)
     model = model_from_run(run, out)
     more = "It can learn more classes." if model.info().changeable else "It has no class statistics, so it cannot learn."
     show(f"{out}: {plural(len(model.classes), 'class')}. {more}")
@@ -163,7 +169,7 @@ def info(model: ModelFolder, as_json: Json = False) -> None:
 
     found = read_info(model)
     if as_json:
-        print(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
+        print_json(dataclasses.asdict(found), indent=1)
         return
     show(*describe(found))
     if found.classes:
@@ -370,6 +376,16 @@ def describe(found: Info) -> list[str]:
         "Never stored:",
         *[f"  {text}" for text in found.not_kept],
     ]
+
+
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print a value as JSON. Characters that the output cannot encode are escaped as JSON does it."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=indent)
+    print(text)
 
 
 def show(*lines: str) -> None:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, other_files, shortened, show, show_table
+from amgc.cli.own_images import (
+    ClassFolders,
+    Json,
+    ModelFolder,
+    images_by_class,
+    other_files,
+    print_json,
+    shortened,
+    show,
+    show_table,
+)
 from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
@@ -60,7 +70,7 @@ def predict(
 
     if as_json:
         for one in readable():
-            print(json.dumps(one.to_json(), ensure_ascii=False))
+            print_json(one.to_json())
     elif as_csv:
         write_csv(readable(), min(top, len(opened.classes)))
     else:
@@ -122,7 +132,7 @@ def evaluate(
         found = opened.evaluate(files, labels, reject=reject, progress=progress)
     text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
     if as_json:
-        print(text)
+        print_json(found.to_json(), indent=1)
     else:
         write_summary(found, opened.info().noun)
         show(*(f"Left out: {text}" for text in others))

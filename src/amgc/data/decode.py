@@ -7,6 +7,7 @@ processes. For small files threads only slow each other down, and one is used (b
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from amgc import files
+from amgc.text import byte_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,6 +45,8 @@ OPTIONAL = {
 }
 ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")  # formats whose further frames are an animation; elsewhere they are pages or maps
 LARGEST = 100_000_000  # pixels
+LARGEST_FILE = 1 << 30  # bytes: an image of 100 million pixels, not compressed, with four channels of 16 bits, has 0.8 GB
+GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}  # ENXIO: a socket
 LONGEST = 100  # times the shorter side: a few bytes may describe an image a million pixels long, which would be scaled first
 STRIP = 1_000_000  # pixels that are converted at a time
 SMALL_FILE = 16_000  # bytes: below, threads cost more than they save
@@ -65,10 +71,27 @@ class CorruptImageError(ValueError):
 
 def decode(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
     """Return the image in a file as RGB (3, size, size): upright, shorter side scaled to `size`, centre cropped."""
-    with open(path, "rb") as file:  # read here: an error of the disk is not an error of the image
-        content = file.read()
-    image, _ = read_image(content, os.fspath(path), size=size)
+    image, _ = read_image(read_file(path), os.fspath(path), size=size)
     return to_pixels(image)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of an image file. Raises CorruptImageError if there is no readable regular file of a usual size.
+
+    Other errors of the disk are not errors of the image.
+    """
+    name = os.fspath(path)
+    try:
+        return files.read_bytes(path, LARGEST_FILE)
+    except files.FileFormatError:
+        kind = f"it is larger than {byte_size(LARGEST_FILE)}" if os.path.isfile(path) else "it is not a regular file"
+        raise CorruptImageError(name, kind) from None
+    except PermissionError:
+        raise CorruptImageError(name, "permission denied", "change its permissions") from None
+    except OSError as error:
+        if error.errno in GONE:
+            raise CorruptImageError(name, "there is no such file, or it is a link to a missing file") from None
+        raise
 
 
 def read_image(

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.model.folder import ModelError
+from amgc.model.folder import FUNCTION, VECTORS, ModelError
 from amgc.model.pictures import Picture, PictureError
 from amgc.model.state import FixedHead, State
-from amgc.model.vectors import FUNCTION, VECTORS
 from amgc.text import listing
 
 Progress = Callable[[int, int], None]  # images done, images in total

@@ -26,9 +26,9 @@ from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.choice import Look
-from amgc.model.folder import Folder, ModelError
+from amgc.model.folder import VECTORS, Folder, ModelError
 from amgc.model.pictures import Frame, Picture, PictureError
-from amgc.model.vectors import VECTORS, Vectors
+from amgc.model.vectors import Vectors
 from amgc.registry import is_file
 
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk

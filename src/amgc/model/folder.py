@@ -21,11 +21,15 @@ from typing import Any, TypeVar
 import amgc
 from amgc import files
 from amgc.locking import LOCK, FolderBusyError, locked
+from amgc.options import decode
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "amgc model", 1
 CLASSES = "model classes"  # the kind of the file of the classes
 OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # files that belong to a model
+ROLES = ("extractor", "classes")
+VECTORS, FUNCTION = "vectors", "function"  # names of features without an extractor
+MOST = 10_000_000  # features, and pixels of a side: more are damage
 TRIES = 20  # attempts to read a folder that other processes keep changing
 PATIENCE = 10.0  # seconds that a writer waits for the lock
 T = TypeVar("T")
@@ -46,6 +50,35 @@ class Entry:
     name: str
     sha256: str
     bytes: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What `Manifest.made` has at least."""
+
+    by: str
+    seed: int
+    covariance: str | None
+    classifier: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Features:
+    """What `Manifest.features` has at least."""
+
+    name: str
+    options: dict[str, Any]
+    given: str | None
+    dim: int | None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class _Image:
+    """The contents of `Manifest.image`."""
+
+    size: int | None
+    scale: int | None
 
 
 @dataclass(frozen=True)
@@ -73,12 +106,14 @@ class Manifest:
     previous: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": KIND, "version": VERSION, **asdict(self)}
+        """Return the contents of manifest.json, the last of which is a checksum of the others."""
+        content = {"kind": KIND, "version": VERSION, **asdict(self)}
+        return content | {"checksum": _checksum(content)}
 
     @property
     def noun(self) -> str:
         """What the model learns from: "image", or "vector"."""
-        return "vector" if self.features["name"] == "vectors" else "image"
+        return "vector" if self.features["name"] == VECTORS else "image"
 
     @property
     def file_names(self) -> set[str]:
@@ -89,24 +124,49 @@ class Manifest:
     @classmethod
     def from_json(cls, path: Path, content: Any) -> Manifest:
         try:
-            if content["kind"] != KIND:
+            if not isinstance(content, dict) or content.get("kind") != KIND:
                 raise files.FileFormatError(f"{str(path)!r} is not a model's manifest.")
-            if content["version"] != VERSION:
-                raise files.FileFormatError(
-                    f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}."
-                )
-            content = {"previous": None} | content  # models of earlier versions have none
-            values = {name: content[name] for name in cls.__dataclass_fields__}
-            values["files"] = {role: Entry(**entry) for role, entry in values["files"].items()}
-            if values["previous"] is not None:
-                if values["previous"].get("previous") is not None:
-                    raise ValueError("more than one previous state")
-                cls.from_json(path, values["previous"])  # raises an error now, not when it is needed
-            return cls(**values)
+            if content.get("version") != VERSION:
+                version = content.get("version")
+                raise files.FileFormatError(f"{str(path)!r} has version {version}; this amgc reads version {VERSION}.")
+            found: Manifest = decode(cls, content)
+            found.check()
+            others = {name: value for name, value in content.items() if name != "checksum"}
+            if content.get("checksum") not in (None, _checksum(others)):  # models of earlier versions have none
+                raise ValueError("its checksum does not match.")
+            if found.previous is not None:
+                if found.previous.get("previous") is not None:
+                    raise ValueError("it has more than one previous state.")
+                cls.from_json(path, found.previous)  # raises an error now, not when it is needed
+            return found
         except files.FileFormatError:
             raise
-        except files.MISFITS as error:
-            raise files.misfit(path, error) from error
+        except ValueError as error:
+            raise files.FileFormatError(f"{str(path)!r} is damaged: {error} Restore it from a backup.") from error
+
+    def check(self) -> None:
+        """Raise ValueError, which names the field, if values have the wrong type or do not fit together."""
+        decode(_Made, self.made, "made")
+        features: _Features = decode(_Features, self.features, "features")
+        image: _Image = decode(_Image, self.image, "image")
+        numbers = {"image.size": image.size, "image.scale": image.scale, "features.dim": features.dim}
+        for name, number in numbers.items():
+            if number is not None and not 1 <= number <= MOST:
+                raise ValueError(f"{name} must be from 1 to {MOST:,}, not {number}.")
+        if None not in (image.size, image.scale) and image.scale < image.size:  # type: ignore[operator]
+            raise ValueError(f"image.scale must be at least image.size, {image.size}; not {image.scale}.")
+        for name, number in self.classes.items():
+            if number < 0:
+                raise ValueError(f"classes.{name} must not be negative, but is {number}.")
+        if self.generation < 0:
+            raise ValueError(f"generation must not be negative, but is {self.generation}.")
+        for role, entry in self.files.items():
+            if role not in ROLES or not OURS.fullmatch(entry.name) or entry.name.startswith(".") or entry.bytes < 0:
+                raise ValueError(f"files.{role} is {entry.name!r} with {entry.bytes} bytes, which is not a file of a model.")
+        if ("classes" in self.files) != bool(self.classes):
+            raise ValueError("classes and files.classes must both be there, or neither.")
+        if "classes" in self.files and ("extractor" in self.files) == (features.name in (VECTORS, FUNCTION)):
+            raise ValueError(f"files.extractor does not fit features.name, {features.name!r}.")
 
 
 class Folder:
@@ -133,13 +193,11 @@ class Folder:
         """Read the manifest."""
         path = self.path / MANIFEST
         try:
-            return Manifest.from_json(path, json.loads(path.read_text(encoding="utf-8")))
+            return Manifest.from_json(path, files.read_json(path))
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"there is no model in {str(self.path)!r}: it has no {MANIFEST}. Create one with `amgc learn` or Model.create."
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise files.FileFormatError(f"{str(path)!r} is damaged ({error}); restore it from a backup.") from error
 
     def read(self, read: Callable[[Manifest], T]) -> T:
         """Return `read(manifest)`. Try again if a file disappears because another process has changed the model."""
@@ -158,7 +216,8 @@ class Folder:
         path = self.path / entry.name
         if not OURS.fullmatch(entry.name):
             raise files.FileFormatError(f"the manifest of {str(self.path)!r} names {entry.name!r}, which is not a model file.")
-        if digest(path) != entry.sha256:
+        files.check_regular(path)
+        if path.stat().st_size != entry.bytes or digest(path) != entry.sha256:
             raise files.FileFormatError(f"{str(path)!r} is damaged: its checksum does not match. Restore it from a backup.")
         return path
 
@@ -227,6 +286,10 @@ class Folder:
                 yield
         except FolderBusyError as error:
             raise ModelBusyError(f"the model in {str(self.path)!r} is being changed by {error}; try again later.") from None
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def digest(path: Path) -> str:

@@ -103,7 +103,10 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
                     margins = dict(zip(classes, tensor_files.read_array(path, "classifier/head.margins"), strict=True))
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
-    return Contents(form, margins, fixed, extractor["extractor"], extractor["options"].get("draw") == "patches")
+    try:
+        return Contents(form, margins, fixed, extractor["extractor"], extractor["options"].get("draw") == "patches")
+    except files.MISFITS as error:
+        raise files.misfit(folder.path / manifest.files["extractor"].name, error) from error
 
 
 def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:

@@ -21,13 +21,13 @@ from amgc.model import changes, edits, extractors
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
 from amgc.model.choice import choose, look
-from amgc.model.folder import PATIENCE, Folder, Manifest, ModelBusyError, ModelError
+from amgc.model.folder import FUNCTION, PATIENCE, VECTORS, Folder, Manifest, ModelBusyError, ModelError
 from amgc.model.info import Info, describe
 from amgc.model.names import checked_name, normal
 from amgc.model.pictures import Given, Picture, PictureError, pictures
 from amgc.model.predict import Evaluation, Prediction, evaluate, predict
 from amgc.model.state import State
-from amgc.model.vectors import FUNCTION, VECTORS, Function, Vectors, measured, name_of, vectors
+from amgc.model.vectors import Function, Vectors, measured, name_of, vectors
 from amgc.text import plural
 
 if TYPE_CHECKING:

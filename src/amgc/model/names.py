@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
+from amgc.text import visible
+
 
 def checked_name(label: Any) -> str:
     """Return the normalised name of a class; raise an error if it cannot be one."""
@@ -14,8 +16,8 @@ def checked_name(label: Any) -> str:
         label.encode()
     except UnicodeEncodeError:
         raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
-    if not label.strip() or "\0" in label:
-        raise ValueError(f"the class name {label!r} is empty or contains a null character.")
+    if "\0" in label or not visible(label):
+        raise ValueError(f"the class name {label!a} is empty, cannot be seen, or contains a null character; rename it.")
     return normal(label)
 
 

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
+from amgc.core.parameters import DeviceError, check_parameters
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
 from amgc.model.extractors import encode_batches
-from amgc.model.folder import CLASSES, Folder, Manifest
+from amgc.model.folder import CLASSES, FUNCTION, MANIFEST, VECTORS, Folder, Manifest
 from amgc.model.info import Contents
 from amgc.model.pictures import Frame, Picture, PictureError
-from amgc.model.vectors import FUNCTION, VECTORS, Function, Vectors
+from amgc.model.vectors import Function, Vectors
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class State:
                 else:
                     extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
             state = cls(manifest, extractor, function=function)
+            _check_parameters(folder.path / MANIFEST, manifest)
             return _read_classes(state, folder.checked(entries["classes"])) if "classes" in entries else state
 
         return folder.read(read)
@@ -168,12 +170,25 @@ def _write_classes(path: Path, state: State) -> None:
     tensor_files.write(path, CLASSES, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
 
 
+def _check_parameters(path: Path, manifest: Manifest) -> None:
+    """Raise FileFormatError if the manifest has parameters for new classes that no classifier has."""
+    try:
+        check_parameters(**IncrementalClassifier(**manifest.made.get("classifier") or {}).parameters())
+    except DeviceError:
+        pass  # of another machine; whoever learns is told
+    except files.MISFITS as error:
+        raise files.FileFormatError(f"{str(path)!r} is damaged: made.classifier does not fit ({error}).") from error
+
+
 def _read_classes(state: State, path: Path) -> State:
     header, tensors = tensor_files.read(path, CLASSES)
     try:
         kind = {"AMGCClassifier": IncrementalClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
         found = replace(state, classifier=classifier)
+        dim = classifier.weight.shape[1] if isinstance(classifier, FixedHead) else classifier.n_features_in_
+        if state.extractor is not None and dim != state.extractor.dim:
+            raise ValueError(f"it has {dim} features, the extractor {state.extractor.dim}")
         if found.class_counts != state.manifest.classes:
             raise ValueError("its classes are not those of the manifest")
         return found

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from amgc.data.vectors import SUFFIXES, Split, is_vector_file, read_vectors
-from amgc.model.folder import ModelError
+from amgc.model.folder import VECTORS, ModelError
 from amgc.model.pictures import Picture, PictureError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-VECTORS, FUNCTION = "vectors", "function"  # names of features
 BATCH, IMAGES = 4096, 16  # vectors, and images for a function, at a time
 LEAST = 1024  # pixels each way below which images for a function are not reduced
 Function: TypeAlias = Callable[[list["Image"]], "NDArray[Any] | Tensor | Sequence[Sequence[float]]"]

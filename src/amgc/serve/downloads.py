@@ -7,8 +7,8 @@ from pathlib import Path
 
 from amgc.files import FileFormatError
 from amgc.model import Model
+from amgc.model.folder import FUNCTION
 from amgc.model.state import State
-from amgc.model.vectors import FUNCTION
 from amgc.serve.errors import ApiError
 
 MAX_RATIO = 4  # the files in a zip file may be this many times as large as the largest request
