@@ -159,9 +159,6 @@ class TimmOptions(Options):
         True,
         "start from timm's published weights (a download, or the file `weights`); grey images are repeated to their channels",
     )
-    unit: bool = option(
-        True, "scale the features of each stage to a fixed length, so that contrast and brightness matter less", "ours, measured"
-    )
     resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
 
     def __post_init__(self) -> None:
@@ -191,7 +188,7 @@ class LiteOptions(Options):
         (3, 4, 5), "stages, 1 to 7, whose standard deviations over pixels are features as well", "ours, measured"
     )
     unit: bool = option(
-        True, "scale the features of each stage to a fixed length, so that contrast and brightness matter less", "ours, measured"
+        True, "scale the features of each stage to a fixed length, so that contrast matters less", "ours, measured"
     )
     resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
 

@@ -28,9 +28,9 @@ TOP = 1280
 STEM = 32
 EPSILON = 1e-3  # of the batch norms
 TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
-# Lengths to which features are scaled: means of a stage before LATE, means of a later one, deviations. Deviations are similar in
-# all images, so that those of length 2 vary less than means of length 1. Means of earlier stages tell unknown kinds of images
-# from known ones, but few of them tell classes apart (benchmarks/depths.py).
+# Lengths to which the features of a stage are scaled. Deviations are similar in all images: with length 2 they still vary less
+# than means with length 1. Means of stages before LATE tell other kinds of images from known ones, but hardly tell classes
+# apart with few samples (benchmarks/depths.py).
 EARLY_MEANS, LATE_MEANS, DEVIATIONS = 0.5, 1.0, 2.0
 LATE = 6
 # Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
@@ -84,8 +84,8 @@ class Lite(Extractor):
     """A stem and stages of inverted residual blocks; means and standard deviations over pixels after some stages, joined.
 
     The means of a late stage tell what things are. The deviations of earlier ones tell textures, which ImageNet's classes need
-    less and leaves, skin or cloth need more. Each part is scaled to a fixed length: its direction tells what an image shows, its
-    length mostly how much contrast it has.
+    less and leaves, skin or cloth need more. Each part is scaled to a fixed length: its direction tells what an image shows,
+    its length mostly how much contrast it has.
 
     Images may have any size, and may be grey. On a CPU, threads divide them, and take one or a few at a time.
     """
@@ -108,11 +108,12 @@ class Lite(Extractor):
             for number in range(repeats if fixed else math.ceil(repeats * variant.depth)):
                 self.blocks.append(Block(channels, width, kernel, 1 if number else stride, expansion))
                 channels = width
-            means = EARLY_MEANS if stage < LATE else LATE_MEANS
-            for chosen, blocks, length in ((options.stages, self.means, means), (options.textures, self.deviations, DEVIATIONS)):
-                if stage in chosen:
-                    blocks[len(self.blocks) - 1] = length
-                    self.dim += width
+            if stage in options.stages:
+                self.means[len(self.blocks) - 1] = EARLY_MEANS if stage < LATE else LATE_MEANS
+                self.dim += width
+            if stage in options.textures:
+                self.deviations[len(self.blocks) - 1] = DEVIATIONS
+                self.dim += width
         if last > len(STAGES):
             self.top = Conv(channels, TOP, 1)
             self.dim += TOP
