@@ -17,7 +17,7 @@ from amgc.core.solver import Head
 from amgc.core.within import Within, half_scores
 
 # Draws from Gaussians overlap less than real classes. On training images of photographs, CIFAR-100 and digits, with 5 to 50
-# samples a class, the best temperature of held-out samples was 1.1 to 2.7 times that of the draws (benchmarks/photos.py). The
+# samples a class, the best temperature of held-out samples was 1.1 to 2.8 times that of the draws (benchmarks/photos.py). The
 # large ratios belong to few samples, whose temperature is raised below anyway.
 REAL = 1.5
 # Without a second sample of any class nothing is known about how samples vary. Then a class mean's lead over the other classes

@@ -25,7 +25,7 @@ from amgc.core.statistics import ClassStatistics
 from amgc.core.within import Within
 
 # Standard deviation of the logarithm of squared distances within a class, beyond that of a Gaussian. On training images of
-# photographs, CIFAR-100 and digits with 5 to 50 samples a class it is 0.24 to 0.40 (benchmarks/photos.py). This is the upper
+# photographs, CIFAR-100 and digits with 5 to 50 samples a class it is 0.22 to 0.37 (benchmarks/photos.py). This is the upper
 # end, because classes differ.
 REAL = 0.38
 CORRELATION = 0.6  # that is assumed of distance and direction, as normal deviates; 0.4 to 0.7 on the training photographs
