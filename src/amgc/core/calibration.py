@@ -23,8 +23,8 @@ REAL = 1.5
 # Without a second sample of any class nothing is known about how samples vary. Then a class mean's lead over the other classes
 # is this many temperatures: about that of photographs with one or two samples a class, between those of CIFAR-100 and digits.
 UNKNOWN_LEAD = 6.0
-# Squared degrees of freedom a class at which draws count as much as this. It takes more of them to be more confident, because
-# draws that are too far apart by chance are likelier than classes that are.
+# Squared degrees of freedom a class at which draws count as much as this: fewer if they ask for a higher temperature than this,
+# more for a lower one. With 4 for both, the calibration error on held-out training photos of leaves was larger.
 TRUSTED_ABOVE, TRUSTED_BELOW = 4.0, 16.0
 
 
