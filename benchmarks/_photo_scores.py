@@ -95,18 +95,17 @@ def near(photos: Photos, count: int | None, seed: int, left_out: int) -> Figures
 def far(photos: Photos, strangers: dict[str, Array], count: int | None, seed: int) -> Figures:
     """Return the shares that are rejected at 0.05, and at the threshold that rejects 5 % of held-out photos of train/."""
     rows, X, y = drawn(photos.train.labels, count, seed), photos.train.features[DEFAULT], photos.train.labels
-    ours = AMGCClassifier().fit(X[rows], y[rows])
     rest = np.setdiff1d(np.arange(len(y)), rows)
-    if len(rest):
-        held_out = ours.typicality(X[rest])
-    else:
-        folds = StratifiedKFold(5, shuffle=True, random_state=seed).split(X, y)
-        held_out = np.concatenate([AMGCClassifier().fit(X[fit], y[fit]).typicality(X[test]) for fit, test in folds])
-    threshold = float(np.quantile(held_out, REJECT))
-    found = {"threshold": threshold}
-    for name, Q in {"known": photos.test.features[DEFAULT], **strangers}.items():
-        fit = ours.typicality(Q)
-        found[f"{name}, nominal"], found[f"{name}, threshold"] = share(fit < REJECT), share(fit < threshold)
+    splits = [(rows, rest)] if len(rest) else [*StratifiedKFold(5, shuffle=True, random_state=seed).split(X, y)]
+    shown = {"known": photos.test.features[DEFAULT], **strangers}
+    found = {}
+    for judge, score in {"threshold": typical, "neighbours": neighbours}.items():
+        threshold = float(np.quantile(np.concatenate([score(X[fit], y[fit], X[held]) for fit, held in splits]), REJECT))
+        for name, Q in shown.items():
+            scores = score(X[rows], y[rows], Q)
+            found[f"{name}, {judge}"] = share(scores < threshold)
+            if judge == "threshold":
+                found |= {"threshold": threshold, f"{name}, nominal": share(scores < REJECT)}
     return found
 
 
@@ -116,7 +115,8 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     rest = np.setdiff1d(np.arange(len(y)), rows)
     rest = rest[drawn(y[rest], HELD_OUT, seed)]
     # One or two samples a class: no draws count. More: nothing but draws counts.
-    with patch.multiple(calibration, REAL=1.0, TRUSTED=math.inf if count <= 2 else 0.0):
+    trusted = math.inf if count <= 2 else 0.0
+    with patch.multiple(calibration, REAL=1.0, TRUSTED_ABOVE=trusted, TRUSTED_BELOW=trusted):
         ours = AMGCClassifier().fit(X[rows], y[rows])
     best = best_temperature(ours.decision_function(X[rest]), y[rest])
     if count <= 2:
@@ -212,14 +212,22 @@ def novelty(X: Array, y: Array, Q: Array) -> dict[str, Array]:
     means = np.stack([X[y == label].mean(0) for label in labels])
     precision = LedoitWolf(assume_centered=True).fit(X - means[np.searchsorted(labels, y)]).precision_
     distances = [np.einsum("nd,de,ne->n", Q - mean, precision, Q - mean, optimize=True) for mean in means]
-    near = np.sort(unit(Q) @ unit(X).T, axis=1)[:, -NEIGHBOURS:]
     return {
         "ours": ours.typicality(Q),
         "Mahalanobis, shared covariance": -np.min(distances, axis=0),
         "cosine to the nearest mean": cosine(X, y, Q).max(1),
         "largest probability (ours)": ours.predict_proba(Q).max(1),
-        f"{NEIGHBOURS} nearest neighbours (keeps samples)": near.mean(1),
+        f"{NEIGHBOURS} nearest neighbours (keeps samples)": neighbours(X, y, Q),
     }
+
+
+def typical(X: Array, y: Array, Q: Array) -> Array:
+    return AMGCClassifier().fit(X, y).typicality(Q)
+
+
+def neighbours(X: Array, _: Array, Q: Array) -> Array:
+    """Return the mean cosine of each row of Q with the nearest rows of X."""
+    return np.sort(unit(Q) @ unit(X).T, axis=1)[:, -NEIGHBOURS:].mean(1)
 
 
 def drawn(labels: Array, count: int | None, seed: int) -> Array:

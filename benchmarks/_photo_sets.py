@@ -19,7 +19,7 @@ from amgc.model.pictures import Frame, pictures
 
 SETS = ("flowers", "leaves")
 HALVES = ("train", "test")
-DEFAULT, TOP, PATCHES = "552 features", "1,280 features", "patches"
+DEFAULT, TOP, PATCHES = "664 features", "1,280 features", "patches"
 OTHERS = 200  # images of each other kind
 
 Array = np.ndarray
@@ -50,7 +50,7 @@ class Encoder:
     """Makes features of images. The network is run once for both of its kinds of features."""
 
     def __init__(self) -> None:
-        self.lite = extractors.create("lite0", {"stages": (7, 8), "textures": (3, 4, 5)}, None, 0)
+        self.lite = extractors.create("lite0", {"stages": (5, 7, 8), "textures": (3, 4, 5)}, None, 0)
         self.dim = extractors.create("lite0", {}, None, 0).dim
 
     def both(self, images: Any) -> dict[str, Array]:

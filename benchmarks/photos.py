@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _photo_scores import REJECT, Figures, constants, drawn, far, features, heads, near, noise, wrong_labels
+from _photo_scores import NEIGHBOURS, REJECT, Figures, constants, drawn, far, features, heads, near, noise, wrong_labels
 from _photo_sets import DEFAULT, HALVES, SETS, TOP, Array, Encoder, Half, Photos, draw_sets, files, others
 from _report import features_file, kept, shared_data
 from joblib import Parallel, delayed
@@ -144,7 +144,11 @@ def show_novelty(sets: Sequence[Photos], strangers: dict[str, Array], counts: Se
     for photos in sets:
         shown_to = strangers | {other.name: other.test.features[DEFAULT] for other in sets if other.name != photos.name}
         table = Table(calls, together(far, [(photos, shown_to, *call) for call in calls]), counts)
-        for at, what in (("nominal", f"at {REJECT}"), ("threshold", "at the threshold below")):
+        for at, what in (
+            ("nominal", f"at {REJECT}"),
+            ("threshold", "at the threshold below"),
+            ("neighbours", f"by {NEIGHBOURS} nearest neighbours, which keep samples, at such a threshold"),
+        ):
             heading(f"novelty, {photos.name}, other images, rejected {what}, %", counts)
             row("test photos of known classes", table.of(f"known, {at}"))
             for name in shown_to:

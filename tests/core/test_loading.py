@@ -164,3 +164,16 @@ def test_one_class_or_one_sample_a_class_leave_nothing_to_choose():
     features, _ = data(6)
     for labels in ([0] * 6, range(6)):
         assert towards_diagonal(shared(features, list(labels))) == 1.0
+
+
+@pytest.mark.parametrize("samples", [24, 60])
+def test_statistics_in_single_precision_give_the_criterion_of_double_precision(samples):
+    """Also where the fit nearly interpolates, and numbers that are nearly equal are subtracted."""
+    features, labels = data(samples, 300, distance=0.5)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        statistics = shared(features.astype(np.float32), labels, dtype)
+        level = torch.ones(300, dtype=torch.float64)
+        total = loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
+        found.append(loading.explained(loading.LOADINGS, total.exact(), total.share, total.samples))
+    assert (found[0] - found[1]).abs().max() < 100 * torch.finfo(torch.float32).eps

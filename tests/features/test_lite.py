@@ -53,7 +53,7 @@ def original(name: str, size: int) -> nn.Module:
 @pytest.mark.parametrize("name", NAMES)
 def test_features_and_logits_are_those_of_the_original(name: str) -> None:
     size = VARIANTS[name].size
-    ours, theirs, pixels = lite(name, size, stages=[8], textures=[]), original(name, size), photographs(2, size)
+    ours, theirs, pixels = lite(name, size, stages=[8], textures=[], unit=False), original(name, size), photographs(2, size)
     features = ours(normalise(pixels, ours.mean, ours.std))
     images = (pixels.float() - 127) / 128
     torch.testing.assert_close(features, theirs.extract_features(images).mean((2, 3)), rtol=0, atol=1e-4)
@@ -65,7 +65,7 @@ def test_features_and_logits_are_those_of_the_original(name: str) -> None:
 def test_any_size_of_image_gives_the_features_of_the_original_built_for_that_size(size: int) -> None:
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     expected = original("lite0", size).extract_features(images).mean((2, 3))
-    torch.testing.assert_close(lite(size=size, stages=[8], textures=[])(images), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(lite(size=size, stages=[8], textures=[], unit=False)(images), expected, rtol=0, atol=1e-4)
 
 
 def test_stages_and_textures_are_moments_of_the_originals_maps() -> None:
@@ -74,12 +74,20 @@ def test_stages_and_textures_are_moments_of_the_originals_maps() -> None:
         theirs._blocks[number].register_forward_hook(lambda block, given, out: maps.append(out.flatten(2)))
     maps.append(theirs.extract_features(images).flatten(2))
     third, fifth, seventh, top = maps
-    network = lite(size=96, stages=[3, 7, 8], textures=[3, 5])
+    network = lite(size=96, stages=[3, 7, 8], textures=[3, 5], unit=False)
     deviations = third.std(2, correction=0), fifth.std(2, correction=0)
     expected = torch.cat([third.mean(2), deviations[0], deviations[1], seventh.mean(2), top.mean(2)], 1)
     torch.testing.assert_close(network(images), expected, rtol=0, atol=1e-4)
     assert network.dim == expected.shape[1]
-    assert lite().dim == 40 + 80 + 112 + 320 and lite("lite2").dim == 48 + 88 + 120 + 352
+    assert lite().dim == 40 + 80 + 2 * 112 + 320 and lite("lite2").dim == 48 + 88 + 2 * 120 + 352
+
+
+def test_the_features_of_each_stage_have_a_fixed_length() -> None:
+    images, widths = torch.randn(3, 3, 64, 64), (40, 80, 112, 112, 320)  # textures 3 and 4; means and textures of 5; means of 7
+    parts, plain = (lite(unit=unit)(images).split(widths, 1) for unit in (True, False))
+    for part, raw, length in zip(parts, plain, (2, 2, 0.5, 2, 1), strict=True):
+        expected = length * raw.double() / raw.double().square().sum(1, keepdim=True).sqrt()
+        torch.testing.assert_close(part, expected.float(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_stages_that_there_are_not_are_refused(options: dict, message: str) -> N
 
 
 def test_images_need_not_be_square() -> None:
-    assert lite()(torch.randn(2, 3, 40, 75)).shape == (2, 552)
+    assert lite()(torch.randn(2, 3, 40, 75)).shape == (2, 664)
 
 
 def test_a_folded_convolution_equals_convolution_and_batch_norm() -> None:
@@ -165,7 +173,7 @@ def test_resize_enlarges_images_before_the_network() -> None:
 
 def test_every_parameter_gets_a_gradient() -> None:
     network = lite(stages=[7, 8], size=32).requires_grad_()
-    network(torch.randn(4, 3, 32, 32)).square().sum().backward()
+    (network(torch.randn(4, 3, 32, 32)) * torch.randn(network.dim)).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in network.parameters())
 
 

@@ -45,7 +45,7 @@ def installed() -> None:
 
 def test_photographs_in_colour_get_lite0(tmp_path: Path, installed: None) -> None:
     features = chosen(tmp_path, photographs("grass"))
-    assert (features["name"], features["given"], features["dim"]) == ("lite0", None, 552)
+    assert (features["name"], features["given"], features["dim"]) == ("lite0", None, 664)
     assert features["why"] == "the images are photographs in colour"
     assert Model.open(tmp_path / "model").info().image["size"] == 224
 

@@ -23,10 +23,11 @@ from amgc.core.covariance import SharedCovariance
 from amgc.core.shared import DOUBLE_UP_TO, random_signs
 
 LOADINGS = 10.0 ** (torch.arange(-32, 17, dtype=torch.float64) / 8)  # from 1e-4, the size of the variance floor, to 100
-WITHIN = 0.01  # for the smallest loading: a quality counts as best if it is worse by at most this share of the best,
-ERRORS = 0.1  # and for the largest: by at most this many standard errors of the best
-EXACT_UP_TO = 640  # dimensions up to which all eigenvalues are computed, which is cheap
-MANY = 2048  # samples up to which they are in more dimensions, if these are at least twice as many
+WITHIN = 0.01  # qualities that differ from the best by less than this share of it are equal,
+ERRORS = 0.1  # and those that differ by less than this many standard errors of the best
+ROUNDING = 1e-5  # share of the class indicators that rounding seems to leave unexplained; statistics may be float32
+EXACT_UP_TO = 768  # dimensions in which all eigenvalues are cheap
+MANY = 2048  # samples up to which those of a T of lower rank are, too
 STEPS = 10  # of the Lanczos iteration
 REACH = 30.0  # sums are accurate to a percent after `STEPS` for loadings within this factor of the pivot
 
@@ -77,16 +78,22 @@ def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, c
 def explained(loadings: Tensor, sums: Sums, share: Tensor, samples: int) -> Tensor:
     """Return the squared cosine between class indicators and leave-one-out predictions for each loading; share (K,) is π."""
     e = loadings[:, None]
-    values, weights = sums.offsets
     targets = (share * (1 - share)).sum()  # tr(Yᵀ Y) / n, Y centred
-    once = (weights / (values + e)).sum(1)  # tr(Yᵀ H Y) / n
-    twice = (weights * values / (values + e).square()).sum(1)  # tr(Yᵀ H² Y) / n
+    values, weights = sums.offsets
+    weights = torch.where(values > 0, weights / values.clamp_min(1e-300), 0.0)  # Σ weight f(value) is now tr(Yᵀ f(T) Y) / n
+    outside = targets - weights.sum()  # no features predict this part of Y
+    if outside < ROUNDING * targets:
+        outside = torch.zeros_like(targets)
+    # With 1 - H and 1 - h in place of H and h, nothing cancels where the fit nearly interpolates.
+    left = e / (values + e)
+    once = outside + (weights * left).sum(1)  # tr(Yᵀ (1 - H) Y) / n
+    twice = outside + (weights * left.square()).sum(1)  # tr(Yᵀ (1 - H)² Y) / n
     values, weights = sums.trace
-    h = (1 + (weights * values / (values + e)).sum(1)) / samples
-    along = (once - h * targets).clamp_min(0)
-    length = (twice - 2 * h * once + h.square() * targets).clamp_min(1e-300)
+    free = (samples - 1 - weights.sum() + (weights * e / (values + e)).sum(1)) / samples  # 1 - h
+    along = (free * targets - once).clamp_min(0)
+    length = (free.square() * targets - 2 * free * once + twice).clamp_min(1e-300)
     cosine = along.square() / length / targets
-    return torch.where(h < 0.999, cosine.clamp(0, 1), 0.0)  # beyond that the fit interpolates: 0 / 0
+    return torch.where(free > 0.001, cosine.clamp(0, 1), 0.0)  # beyond that the fit interpolates: 0 / 0
 
 
 class _Total:
@@ -125,8 +132,9 @@ class _Total:
 
     def exact(self) -> Sums:
         matrix = symmetric.mirrored(self.upper()).double()
-        if self.samples < len(matrix):  # the rank of T is below the number of samples; products with T span its range
-            start = torch.randn(len(matrix), self.samples, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        rank = self.samples - 1
+        if rank < len(matrix):  # T varies in fewer directions than there are samples: those of a few products with it
+            start = torch.randn(len(matrix), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             basis = torch.linalg.qr(matrix @ start.to(matrix))[0]
             values, inside = torch.linalg.eigh(basis.T @ matrix @ basis)
             vectors = basis @ inside

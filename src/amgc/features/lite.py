@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, pad, relu6
+from torch.nn.functional import interpolate, normalize, pad, relu6
 
 from amgc.features.builtin import LiteOptions
 from amgc.features.extractor import Extractor
@@ -27,9 +27,14 @@ from amgc.files import FileFormatError
 TOP = 1280
 STEM = 32
 EPSILON = 1e-3  # of the batch norms
-TINY = 1e-6  # added to variances over pixels, so that their square root has a gradient at 0
-# Pixels that a thread passes through the network at a time: one image of 224 × 224. The largest maps, of 96 channels, then
-# take 5 MB. Those of a large batch would not fit into the cache, and would be new memory in every layer (benchmarks/lite.py).
+TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
+# Lengths to which the features of a stage are scaled. Deviations are similar in all images: with length 2 they still vary less
+# than means with length 1. The longer the means of stage 5, the more leaves a model of flowers rejects, and the better leaves
+# are told apart; but with five photos a class, flowers are told apart less well (benchmarks/depths.py).
+EARLY_MEANS, LATE_MEANS, DEVIATIONS = 0.5, 1.0, 2.0
+LATE = 6
+# Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
+# take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
 PIXELS = 1 << 16
 # Stages: blocks, kernel, stride of the first block, expansion, channels (before width and depth are scaled).
 STAGES = (
@@ -78,8 +83,9 @@ VARIANTS = {
 class Lite(Extractor):
     """A stem and stages of inverted residual blocks. Features are means and standard deviations over pixels after some stages.
 
-    The means of a late stage describe objects. The deviations of earlier stages describe textures, which matter less for
-    ImageNet's classes and more for leaves, skin or cloth.
+    The means of a late stage tell what things are. The deviations of earlier ones tell textures, which ImageNet's classes need
+    less and leaves, skin or cloth need more. Each part is scaled to a fixed length: its direction tells what an image shows,
+    its length mostly how much contrast it has.
 
     Images may have any size, and may be grey. On a CPU, each thread processes one or a few images at a time.
     """
@@ -89,12 +95,12 @@ class Lite(Extractor):
         if image_shape[0] not in (1, 3):
             raise ValueError(f"{name} takes images with three channels or one (grey), not with {image_shape[0]} channels.")
         variant, last = VARIANTS[name], max(options.stages + options.textures)
-        self.resize = options.resize
+        self.resize, self.unit = options.resize, options.unit
         self.mean, self.std = (127 / 255,) * image_shape[0], (128 / 255,) * image_shape[0]  # (x - 127) / 128
         self.stem = Conv(3, STEM, 3, stride=2)
         self.blocks = nn.ModuleList()
-        self.means: set[int] = set()  # blocks whose means over pixels are features
-        self.deviations: set[int] = set()  # blocks whose standard deviations are
+        self.means: dict[int, float] = {}  # blocks whose means over pixels are features, with the lengths of these,
+        self.deviations: dict[int, float] = {}  # and standard deviations
         channels, self.dim = STEM, 0
         for stage, (repeats, kernel, stride, expansion, base) in enumerate(STAGES[:last], start=1):
             fixed = stage in (1, len(STAGES))  # the first and the last stage keep their depth
@@ -102,10 +108,12 @@ class Lite(Extractor):
             for number in range(repeats if fixed else math.ceil(repeats * variant.depth)):
                 self.blocks.append(Block(channels, width, kernel, 1 if number else stride, expansion))
                 channels = width
-            for chosen, blocks in ((options.stages, self.means), (options.textures, self.deviations)):
-                if stage in chosen:
-                    blocks.add(len(self.blocks) - 1)
-                    self.dim += width
+            if stage in options.stages:
+                self.means[len(self.blocks) - 1] = EARLY_MEANS if stage < LATE else LATE_MEANS
+                self.dim += width
+            if stage in options.textures:
+                self.deviations[len(self.blocks) - 1] = DEVIATIONS
+                self.dim += width
         if last > len(STAGES):
             self.top = Conv(channels, TOP, 1)
             self.dim += TOP
@@ -139,13 +147,17 @@ class Lite(Extractor):
         for number, block in enumerate(self.blocks):
             maps = block(maps)
             if number in self.means:
-                found.append(maps.mean((2, 3)))
+                found.append(self.scaled(maps.mean((2, 3)), self.means[number]))
             if number in self.deviations:
                 variance = (maps - maps.mean((2, 3), keepdim=True)).square().mean((2, 3))
-                found.append((variance + TINY).sqrt())
+                found.append(self.scaled((variance + TINY).sqrt(), self.deviations[number]))
         if hasattr(self, "top"):
-            found.append(self.top(maps).mean((2, 3)))
+            found.append(self.scaled(self.top(maps).mean((2, 3)), LATE_MEANS))
         return torch.cat(found, 1)
+
+    def scaled(self, part: Tensor, length: float) -> Tensor:
+        """Return features (n, width) of one stage with this length, or as they are."""
+        return length * normalize(part, dim=1) if self.unit else part
 
 
 class Conv(nn.Conv2d):

@@ -35,7 +35,7 @@ FILTERS = 400  # default for patches: 3,200 features, whose shared covariance ta
 SIDE = 64  # maximum image size for patches; smaller if the first images are smaller
 FIT_IMAGES = 2500  # maximum number of images that patches are fitted on; they take 30 MB of memory
 PIXELS = 1 << 20  # approximate number of values in a batch
-FULL, LOWRANK = 640, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
+FULL, LOWRANK = 768, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
 ENCODING = threading.Lock()  # an extractor uses all cores, and patches change torch's number of threads
 
 

@@ -97,7 +97,7 @@ class Model:
             features (n, d); it is not stored, so `open` needs it again. None: the first call of `learn` chooses, and `info`
             says why: lite0 for photographs in colour if it is installed (the extra `photos`), otherwise patches.
         size : side of the images in pixels. Default: that of the extractor; for patches that of the first images, at most 64.
-        covariance : form of the stored covariance. Default: "shared" for patches; for others "full" up to 640 features,
+        covariance : form of the stored covariance. Default: "shared" for patches; for others "full" up to 768 features,
             "lowrank" up to 4,096, "shared" above.
         filters, draw : of patches: their number (default 400), and whether they are random or fragments of the first images.
         weights : file of a network's weights.
