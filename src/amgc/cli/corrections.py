@@ -6,7 +6,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from amgc.cli.own_images import ModelFolder, show
+from amgc.cli.output import show
+from amgc.cli.own_images import ModelFolder
 from amgc.text import plural
 
 

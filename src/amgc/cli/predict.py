@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.own_images import (
-    ClassFolders,
-    Json,
-    ModelFolder,
-    images_by_class,
-    other_files,
-    print_json,
-    shortened,
-    show,
-    show_table,
-)
+from amgc.cli.image_folders import images_by_class, other_files
+from amgc.cli.output import print_json, shortened, show, show_table
+from amgc.cli.own_images import ClassFolders, Json, ModelFolder
 from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural

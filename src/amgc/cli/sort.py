@@ -16,7 +16,7 @@ from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError
 from amgc.cli.moving import How, Mover, is_there, numbered, undo
-from amgc.cli.own_images import show, show_table
+from amgc.cli.output import show, show_table
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
