@@ -100,8 +100,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         """Learn these classes. Everything learned before is discarded."""
         with self._unchanged_on_error():
             X, y = self._checked_data(X, y, reset=True)
-            self._restart().update(X, y)
-            self._learned(y)
+            self._restart()
+            self._update(X, y)
             self._solved()
         return self
 
