@@ -18,6 +18,7 @@ def rename(
 ) -> None:
     """Rename a class. With --join, make one class of two, as if their images had been learned as one class."""
     from amgc.model import Model
+    from amgc.model.model import normal
 
     opened = Model.open(model)
     before = opened.classes
@@ -25,8 +26,7 @@ def rename(
     if len(opened.classes) == len(before):
         show(f"Renamed {label!r} to {new!r}.")
     else:
-        (count,) = (count for name, count in opened.classes.items() if before.get(name) != count)
-        show(f"Joined {label!r} with {new!r}, which has {plural(count, 'image')} now.")
+        show(f"Joined {label!r} with {new!r}, which has {plural(opened.classes[normal(new)], 'image')} now.")
 
 
 def undo(

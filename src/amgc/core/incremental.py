@@ -37,10 +37,11 @@ class IncrementalClassifier:
     classes_: np.ndarray
     n_features_in_: int
     feature_names_in_: np.ndarray  # if `AMGCClassifier` was given named features
-    sums_: Sums  # with `epsilon`: the noisy sums that `statistics_` follow from
+    privacy_: Privacy | None = None  # the settings of differential privacy with which the classes were learned
+    sums_: Sums  # if there are any: the noisy sums that `statistics_` follow from
     _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
     _solution: Classifier | None = None
-    _waiting: Sums | None = None  # exact sums of the lesson that is being collected; never copied, pickled or saved
+    _waiting: Sums | None = None  # exact sums of the lesson that is being collected
 
     def __init__(
         self,
@@ -101,10 +102,10 @@ class IncrementalClassifier:
 
     def collect(self, X: Any, y: Any) -> Self:
         """Learn a batch of a lesson. With `epsilon`, the batches wait for `finish`, which adds noise to their sums once."""
-        if self.privacy is None:
+        if (privacy := self.privacy) is None:
             return self.partial_fit(X, y)
         X, y = self._checked_data(X, y, reset=self._waiting is None and not hasattr(self, "statistics_"))
-        rows = self.privacy.rows(X)
+        rows = privacy.rows(X)
         self._waiting = (self._waiting or Sums(rows.shape[1])).add(rows, y)
         return self
 
@@ -119,27 +120,29 @@ class IncrementalClassifier:
 
     def _update(self, X: np.ndarray, y: np.ndarray) -> None:
         """Add samples to the statistics, with noise if there is an epsilon."""
-        if self.privacy is not None:
-            rows = self.privacy.rows(X)
+        if self.privacy_ is not None:
+            rows = self.privacy_.rows(X)
             return self._release(Sums(rows.shape[1]).add(rows, y))
         self.statistics_.update(X, y)
         self._learned(np.unique(y).tolist())
 
     def _release(self, exact: Sums) -> None:
         """Add the sums of a lesson with noise."""
-        assert self.privacy is not None
-        self.privacy.check(self.sums_.spent, exact.classes)
-        self.sums_ = copy.deepcopy(self.sums_).merge(release(exact, self.privacy))
+        assert self.privacy_ is not None
+        self.privacy_.check(self.sums_.spent, exact.classes)
+        self.sums_ = copy.deepcopy(self.sums_).merge(release(exact, self.privacy_))
         self.statistics_ = self.sums_.statistics()
         self._learned(exact.classes)
 
     def forget(self, label: Label) -> Self:
         """Remove a class, as if it had never been seen."""
         self._check_fitted()
-        if self.privacy is not None:
+        if self.privacy_ is not None:
             self.statistics_.index(label)  # raises an error if it is not known
             if len(self.statistics_) == 1:
-                raise ValueError("the last class of a private classifier cannot be forgotten: the record of its budget would be lost.")
+                raise ValueError(
+                    "the last class of a private classifier cannot be forgotten: the record of its budget would be lost."
+                )
             self.sums_ = copy.deepcopy(self.sums_).remove(plain(label))
             self.statistics_ = self.sums_.statistics()
         else:
@@ -160,7 +163,7 @@ class IncrementalClassifier:
         if label == new:
             return self
         self._check_kind(np.array([new]))
-        if self.privacy is not None and (join or new not in self.statistics_):
+        if self.privacy_ is not None and (join or new not in self.statistics_):
             self.sums_ = copy.deepcopy(self.sums_).rename(label, new)
         if new not in self.statistics_:
             self.statistics_.rename(label, new)
@@ -173,7 +176,7 @@ class IncrementalClassifier:
         if not join:
             raise ValueError(f"there is a class {new!r} already; join=True makes one class of {label!r} and {new!r}.")
         self._check_parameters()
-        if self.privacy is not None:
+        if self.privacy_ is not None:
             self.statistics_ = self.sums_.statistics()
         else:
             self.statistics_.join(label, new)
@@ -196,7 +199,7 @@ class IncrementalClassifier:
             raise ValueError(
                 "both classifiers must be private, with the same clip, directions and number of features, or neither of them."
             )
-        if self.privacy is not None:
+        if self.privacy_ is not None:
             self.sums_ = copy.deepcopy(self.sums_).merge(other.sums_)
             self.statistics_ = self.sums_.statistics()
         else:
@@ -223,7 +226,7 @@ class IncrementalClassifier:
 
     def _rows(self, X: np.ndarray) -> np.ndarray:
         """Return the rows that the statistics are of: X, or with `epsilon` projected and scaled rows."""
-        return X if self.privacy is None else self.privacy.rows(X).numpy()
+        return X if self.privacy_ is None else self.privacy_.rows(X).numpy()
 
     @property
     def head_(self) -> Head:
@@ -277,9 +280,9 @@ class IncrementalClassifier:
     @property
     def spent_(self) -> dict[Label, float]:
         """ε that was spent on each class, forgotten ones included; empty without `epsilon`."""
-        if self.privacy is None:
+        if self.privacy_ is None:
             return {}
-        return {label: self.privacy.epsilon_of(loss) for label, loss in self.sums_.spent.items()}
+        return {label: self.privacy_.epsilon_of(loss) for label, loss in self.sums_.spent.items()}
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -298,8 +301,8 @@ class IncrementalClassifier:
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
         }
         tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
-        if self.privacy is not None:
-            private, sums = self.sums_.packed(self.privacy)
+        if self.privacy_ is not None:
+            private, sums = self.sums_.packed(self.privacy_)
             header["private"] = private | {"features": self.n_features_in_}
             tensors |= {f"sums.{name}": value for name, value in sums.items()}
         return header, tensors | {
@@ -319,7 +322,8 @@ class IncrementalClassifier:
         kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
         result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
         result.n_features_in_ = result.statistics_.dim
-        if result.privacy is not None:
+        result.privacy_ = result.privacy
+        if result.privacy_ is not None:
             kept = {key.removeprefix("sums."): value for key, value in tensors.items() if key.startswith("sums.")}
             result.sums_ = Sums.from_packed(header["private"], kept)
             if (result.sums_.classes, result.sums_.dim) != (result.statistics_.classes, result.statistics_.dim):
@@ -375,8 +379,9 @@ class IncrementalClassifier:
 
     def _restart(self) -> ClassStatistics:
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
-        if self.privacy is not None:
-            self.sums_ = Sums(self.privacy.matrix(self.n_features_in_).shape[1])
+        self.privacy_ = self.privacy
+        if self.privacy_ is not None:
+            self.sums_ = Sums(self.privacy_.matrix(self.n_features_in_).shape[1])
         self.statistics_ = ClassStatistics(self.n_features_in_, self.covariance, self.rank, dtype=dtype, device=self.device)
         self._latest = {}
         return self.statistics_
@@ -413,9 +418,12 @@ class IncrementalClassifier:
     def _check_form(self) -> None:
         """Raise if parameters of the stored statistics have changed since `fit`."""
         kept = self.statistics_
-        if (self.privacy is not None) != hasattr(self, "sums_"):
-            raise ValueError("epsilon was set or removed after the classes so far were learned; call fit to start again.")
-        if self.privacy is not None:
+        if self.privacy != self.privacy_:
+            raise ValueError(
+                f"the classes so far were learned with {self.privacy_ or 'no privacy'}, which cannot change to "
+                f"{self.privacy or 'none'}; call fit to start again, or set it back."
+            )
+        if self.privacy_ is not None:
             return
         now: dict[str, Any] = {"covariance": kept.form, "dtype": str(kept.dtype).removeprefix("torch.")}
         if kept.form == "lowrank":
@@ -429,7 +437,7 @@ class IncrementalClassifier:
 
     def _geometry(self) -> tuple[Any, ...] | None:
         """Return what private classifiers must have in common to be merged; None for others."""
-        return (self.n_features_in_, self.clip, self.sums_.dim) if self.privacy is not None else None
+        return (self.n_features_in_, self.clip, self.sums_.dim) if self.privacy_ is not None else None
 
     def _check_kind(self, y: np.ndarray) -> None:
         """Raise if new labels do not sort among the known ones. numpy would turn numbers into strings."""

@@ -1,8 +1,8 @@
 """Differential privacy: class statistics with noise, and the record of what they reveal.
 
 A lesson, the data of one call, is reduced to sums: the number of samples and the sum of features of each class, and the sum of
-x xᵀ over all classes. `release` adds Gaussian noise to them, once. Classifiers, files, merges and later versions are functions of
-the noisy sums and reveal nothing more. docs/mathematics.md derives the sensitivities and the noise.
+x xᵀ over all classes. `release` adds Gaussian noise to them, once. Classifiers, files, merges and later versions are functions
+of the noisy sums and reveal nothing more. docs/mathematics.md derives the sensitivities and the noise.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from amgc.core import symmetric
+from amgc.core.accounting import gaussian_epsilon, gaussian_loss
 from amgc.core.directions import random_directions
 from amgc.core.inputs import Label, group_by_label, listing
 from amgc.core.statistics import ClassStatistics
 
-# Shares of the loss that go to counts, to sums of features and to the sum of x xᵀ. On held-out training features of CIFAR-100 with
-# 20 to 450 samples a class and ε from 1 to 8, other shares differ by a point or two (benchmarks/privacy.py --only shares).
+# Shares of the loss that go to counts, to sums of features and to the sum of x xᵀ. On held-out training features of CIFAR-100
+# with 20 to 450 samples a class and ε from 1 to 8, similar shares differ by a point or two (benchmarks/privacy.py).
 COUNT, TOTAL, SECOND = 0.02, 0.78, 0.20
 BITS = 24  # sums and noise are multiples of about 2^-24 of the noise's standard deviation
 LARGEST = 100.0  # of epsilon; e^100 protects nobody, and larger numbers overflow
@@ -35,50 +36,6 @@ RandomBytes = Callable[[int], bytes]
 
 class BudgetError(ValueError):
     """Learning would reveal more than the budget allows."""
-
-
-# ---- accounting ------------------------------------------------------------------------------------------------------
-
-
-def gaussian_delta(loss: float, epsilon: float) -> float:
-    """Return the smallest δ with which Gaussian noise is (ε, δ)-private, by Balle and Wang's Theorem 8.
-
-    loss : (sensitivity / standard deviation)². Losses of Gaussian noise add up, also if later queries depend on earlier answers.
-    """
-    if loss == 0:
-        return 0.0
-    mu = math.sqrt(loss)
-    return _normal(mu / 2 - epsilon / mu) - math.exp(epsilon) * _normal(-mu / 2 - epsilon / mu)
-
-
-def gaussian_loss(epsilon: float, delta: float) -> float:
-    """Return the largest loss that is (ε, δ)-private."""
-    low, high = 0.0, 1.0
-    while gaussian_delta(high, epsilon) < delta:
-        low, high = high, 2 * high
-    return _bisect(lambda loss: gaussian_delta(loss, epsilon) <= delta, low, high)
-
-
-def gaussian_epsilon(loss: float, delta: float) -> float:
-    """Return the smallest ε with which a loss is (ε, δ)-private."""
-    if gaussian_delta(loss, 0.0) <= delta:
-        return 0.0
-    low, high = 0.0, 1.0
-    while gaussian_delta(loss, high) > delta:
-        low, high = high, 2 * high
-    return -_bisect(lambda negative: gaussian_delta(loss, -negative) <= delta, -high, -low)
-
-
-def _normal(x: float) -> float:
-    """Return the normal distribution function."""
-    return 0.5 * math.erfc(-x / math.sqrt(2))
-
-
-def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the largest number at which `holds` is true, to rounding; it is true at `low` and false at `high`."""
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
@@ -131,7 +88,7 @@ class Privacy:
     @property
     def noise(self) -> float:
         """Standard deviation of the noise of one lesson, for a sensitivity of 1."""
-        return self.loss**-0.5
+        return 1 / math.sqrt(self.loss)
 
     def epsilon_of(self, loss: float) -> float:
         """Return ε of a loss."""
@@ -145,7 +102,8 @@ class Privacy:
         """Return features (n, d) as rows (n, m), float64, of norm at most 1."""
         given = torch.as_tensor(features).double()
         made = given @ self.matrix(given.shape[1])
-        return made / made.norm(dim=1, keepdim=True).clamp_min(self.shortest)
+        scaled: Tensor = made / made.norm(dim=1, keepdim=True).clamp_min(self.shortest)
+        return scaled
 
     @property
     def shortest(self) -> float:
@@ -158,8 +116,9 @@ class Privacy:
         if over:
             most = self.epsilon_of(max(spent[label] for label in over))
             raise BudgetError(
-                f"the privacy budget of {listing(over)} is spent: epsilon = {most:.3g} of {self.epsilon:g}. One lesson more would "
-                "exceed it. Learn all samples of a class in one call, or start again with more `lessons` or a larger epsilon."
+                f"the privacy budget of {listing(over)} is spent: epsilon = {most:.3g} of {self.epsilon:g}. One lesson more "
+                "would exceed it. Learn all samples of a class in one call, or start again with more `lessons` or a larger "
+                "epsilon."
             )
 
 
@@ -289,7 +248,12 @@ class Sums:
         """Return the contents of a file: a JSON header and named tensors."""
         header = {"dim": self.dim, "classes": self.classes, "second_noise": self.second_noise, "others": self.others}
         spent = [[label, loss, privacy.epsilon_of(loss)] for label, loss in self.spent.items()]
-        tensors = {"count": self.count, "total": self.total, "noise": self.noise, "second": symmetric.packed(self.second.triu())}
+        tensors = {
+            "count": self.count,
+            "total": self.total,
+            "noise": self.noise,
+            "second": symmetric.packed(self.second.triu()),
+        }
         return header | {"settings": asdict(privacy), "spent": spent}, tensors
 
     @classmethod
@@ -335,7 +299,9 @@ def release(exact: Sums, privacy: Privacy, random_bytes: RandomBytes = secrets.t
     weight = torch.full((dim, dim), math.sqrt(2), dtype=torch.float64).triu(1) + torch.eye(dim, dtype=torch.float64)
     upper = torch.triu_indices(dim, dim)
     scale = weight[upper[0], upper[1]]
-    values, noisy.second_noise = _noisy(exact.second[upper[0], upper[1]] * scale, privacy.loss * SECOND, len(scale), random_bytes)
+    values, noisy.second_noise = _noisy(
+        exact.second[upper[0], upper[1]] * scale, privacy.loss * SECOND, len(scale), random_bytes
+    )
     noisy.second[upper[0], upper[1]] = noisy.second[upper[1], upper[0]] = values / scale
     noisy.spent = dict.fromkeys(noisy.classes, privacy.loss)
     return noisy
@@ -359,4 +325,5 @@ def standard_normal(count: int, random_bytes: RandomBytes = secrets.token_bytes)
     words = np.frombuffer(random_bytes(8 * count), dtype="<u8")
     share = torch.from_numpy((words >> np.uint64(12)).astype(np.float64)).add_(0.5).mul_(2.0**-53)  # above 0 and below 1/2
     sign = torch.from_numpy((words & np.uint64(1)).astype(np.float64)).mul_(2).sub_(1)
-    return torch.special.ndtri(share) * sign
+    normal: Tensor = torch.special.ndtri(share)
+    return normal * sign

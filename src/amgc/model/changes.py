@@ -45,17 +45,16 @@ class Learned:
 
 @dataclass
 class Lesson:
-    """Statistics of new images, before they are added to a model. Nothing else about the images is kept."""
+    """Statistics of new images, before they are added to a model. Nothing else about the images is kept.
+
+    added : number of images learned, by class. It is for the caller; a private model stores noisy numbers only.
+    """
 
     classifier: IncrementalClassifier
+    added: dict[str, int] = field(default_factory=dict)
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
-
-    @property
-    def added(self) -> dict[str, int]:
-        statistics = self.classifier.statistics_
-        return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
@@ -68,6 +67,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         )
     given = [picture for own in images.values() for picture in own]
     labels = [label for label, own in images.items() for _ in own]
+    _check_budget(state, list(images))  # before the work
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
     seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
@@ -84,15 +84,23 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
             else:
                 fresh.append(place)
                 seen.add(key)
+                lesson.added[labels[row]] = lesson.added.get(labels[row], 0) + 1
         if fresh:
-            lesson.classifier.partial_fit(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
+            lesson.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
         done += len(rows) + len(errors)
         if progress is not None:
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
         first = lesson.skipped[0]
         raise ModelError(f"none of the {len(given)} images can be used; the first: {first}") from first
+    lesson.classifier.finish()
     return lesson
+
+
+def _check_budget(state: State, labels: Sequence[str]) -> None:
+    """Raise an error if a private model has no budget left for a lesson of these classes."""
+    if isinstance(state.classifier, IncrementalClassifier) and state.classifier.privacy_ is not None:
+        state.classifier.privacy_.check(state.classifier.sums_.spent, labels)
 
 
 def learn(state: State, lesson: Lesson) -> State:
@@ -100,6 +108,7 @@ def learn(state: State, lesson: Lesson) -> State:
     assert not isinstance(state.classifier, FixedHead)  # `collect` refuses it
     if state.classifier is None:
         return _solved(state, lesson.classifier)
+    _check_budget(state, list(lesson.added))  # another process may have spent it meanwhile
     return _solved(state, copy.deepcopy(state.classifier).merge(lesson.classifier))
 
 
@@ -127,6 +136,9 @@ def merge(state: State, other: State) -> State:
 
 def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> list[str]:
     """Return the classes with the same number of images and bit-identical means."""
+    if one.privacy_ is not None and other.privacy_ is not None:
+        totals = [dict(zip(own.classes, own.total.tolist(), strict=True)) for own in (one.sums_, other.sums_)]
+        return [str(label) for label in totals[0] if totals[0][label] == totals[1].get(label)]
     mine, theirs = one.statistics_, other.statistics_
     both = [(label, mine.index(label), theirs.index(label)) for label in mine.classes if label in theirs]
     same = [label for label, i, k in both if mine.count[i] == theirs.count[k] and torch.equal(mine.mean[i], theirs.mean[k])]
@@ -159,6 +171,11 @@ def forget(state: State, label: str) -> State:
     """Remove a class."""
     _check_known(state, label)
     counts = state.manifest.classes
+    if state.private and len(counts) == 1:
+        raise ModelError(
+            "the last class of a private model cannot be forgotten, because the record of its budget would be lost. "
+            "Delete the folder instead."
+        )
     if state.classifier is None or len(counts) == 1:
         return replace(state, classifier=None)
     if isinstance(state.classifier, FixedHead):

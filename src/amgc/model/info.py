@@ -30,6 +30,9 @@ class Info:
     kept, not_kept : what is stored and what is never stored, in words.
     changeable : whether the model can learn.
     can_undo : whether the state before the last change is stored.
+    reveals : what others can find out about images from the model, in words.
+    privacy : settings of differential privacy, and `spent`, the ε of each class; None if there is no budget. With one, the
+        numbers of images in `classes` have noise.
     """
 
     path: str
@@ -48,6 +51,8 @@ class Info:
     amgc: str
     changeable: bool = True
     can_undo: bool = False
+    reveals: tuple[str, ...] = ()
+    privacy: dict[str, Any] | None = None
 
     @property
     def images(self) -> int:
@@ -63,6 +68,7 @@ class Contents:
     fixed : whether the classifier is a trained head without class statistics.
     extractor : name of the extractor; "" while there is none.
     fragments : whether the filters of the extractor are fragments of images.
+    spent : ε that was spent on each class of a private model.
     """
 
     form: str | None = None
@@ -70,6 +76,7 @@ class Contents:
     fixed: bool = False
     extractor: str = ""
     fragments: bool = False
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 def read_info(path: str | os.PathLike[str]) -> Info:
@@ -82,7 +89,7 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
     extractor: dict[str, Any] = {"extractor": "", "options": {}}
     if "extractor" in manifest.files:
         extractor = tensor_files.read_header(folder.checked(manifest.files["extractor"]), "extractor")
-    form, margins, fixed = None, {}, False
+    form, margins, fixed, spent = None, {}, False, {}
     if "classes" in manifest.files:
         path = folder.checked(manifest.files["classes"])
         header = tensor_files.read_header(path, "model classes")
@@ -92,9 +99,12 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
                 form, classes = header["classifier"]["statistics"]["covariance"], header["classifier"]["statistics"]["classes"]
                 if header["classifier"]["parameters"]["margin"]:
                     margins = dict(zip(classes, tensor_files.read_array(path, "classifier/head.margins"), strict=True))
+                private = header["classifier"].get("private", {"spent": []})
+                spent = {str(label): float(epsilon) for label, _, epsilon in private["spent"]}
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
-    return Contents(form, margins, fixed, extractor["extractor"], extractor["options"].get("draw") == "patches")
+    fragments = extractor["options"].get("draw") == "patches"
+    return Contents(form, margins, fixed, extractor["extractor"], fragments, spent)
 
 
 def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
@@ -121,7 +131,31 @@ def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
         amgc=manifest.amgc,
         changeable=not contents.fixed,
         can_undo=manifest.previous is not None,
+        reveals=tuple(_reveals(manifest, contents)),
+        privacy=manifest.made["privacy"] | {"spent": contents.spent} if manifest.made.get("privacy") else None,
     )
+
+
+def _reveals(manifest: Manifest, contents: Contents) -> list[str]:
+    """Describe what can be found out about images."""
+    if contents.form is None:
+        return []
+    if privacy := manifest.made.get("privacy"):
+        most = max(contents.spent.values(), default=0.0)
+        return [
+            f"(ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g})-differential privacy for each image: whoever "
+            "sees the model, with all of its versions and merges, can hardly tell whether the image was learned",
+            f"spent so far: ε = {most:.3g} of {privacy['epsilon']:g} for the class that was learned most often "
+            f"({privacy['lessons']} lessons a class are allowed)",
+            "names of classes, and when they were learned, are not protected",
+        ]
+    return [
+        "whether a given image was learned: this can be computed from the statistics, most surely for classes of few images",
+        "from two versions of the model: the features of an image that was learned alone in between, and from them often the "
+        "image itself",
+        "from a merged model and all but one of its parts: the statistics of that part",
+        "a privacy budget (`amgc learn --epsilon`) limits all of these; this model has none",
+    ]
 
 
 def _file_sizes(manifest: Manifest) -> dict[str, int]:
@@ -134,6 +168,10 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
     kept = ["class names"]
     if contents.fixed:
         kept.append("for each class its weights in the classifier; no statistics, so the model cannot learn")
+    elif contents.form is not None and manifest.made.get("privacy"):
+        kept.append("for each class the number of images and the sum of their features, with noise")
+        kept.append("one sum of squares and products of the features over all classes, with noise")
+        kept.append("the linear classifier computed from these, and the privacy budget spent on each class")
     elif contents.form is not None:
         kept += ["for each class the number of images and the mean of their features", COVARIANCE[contents.form]]
         kept.append("the linear classifier computed from these")

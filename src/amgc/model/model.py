@@ -9,18 +9,19 @@ import time
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
+from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
 from amgc.features.extractor import Extractor
 from amgc.model import changes, extractors
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
-from amgc.model.choice import choose, look
+from amgc.model.choice import choose, look, private_choice
 from amgc.model.folder import PATIENCE, Folder, Manifest
 from amgc.model.info import Info, describe
 from amgc.model.pictures import Given, Picture, PictureError, pictures
@@ -81,6 +82,7 @@ class Model:
         filters: int | None = None,
         draw: Literal["gaussian", "patches"] | None = None,
         weights: str | os.PathLike[str] | None = None,
+        privacy: Privacy | None = None,
         **options: Any,
     ) -> Model:
         """Create a model in the folder `path`, which must be empty or not exist.
@@ -95,10 +97,14 @@ class Model:
             "lowrank" up to 4,096, "shared" above.
         filters, draw : of patches: their number (default 400), and whether they are random or fragments of the first images.
         weights : file of a network's weights.
+        privacy : budget of differential privacy. Sums over images are then stored with noise, and `learn` refuses what exceeds
+            the budget. It needs features that are not fitted on the images (default: lite0).
         options : further options of the extractor; `amgc list features` names it, and its class documents them.
         """
         common = {"filters": filters, "draw": draw, "weights": None if weights is None else os.fspath(weights)}
         options |= {option: value for option, value in common.items() if value is not None}
+        if privacy is not None:
+            features, covariance = private_choice(features, covariance, options)
         name, chosen = extractors.resolve(features, options)
         if size is not None and not 8 <= size <= LARGEST_SIDE:
             raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
@@ -107,6 +113,8 @@ class Model:
             extractor = extractors.create(name, chosen, size, seed)
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
+        if privacy is not None:
+            made["privacy"] = asdict(privacy)
         about = {"name": name, "options": chosen, "given": None if features is None else os.fspath(features), "dim": None}
         image = {"size": size, "scale": extractors.scale_of(features)}
         state = State(Manifest(made, about, image))
@@ -198,6 +206,8 @@ class Model:
         The folder stores one earlier state, so two changes in a row cannot be taken back.
         """
         with self._writing, self._latest() as state:
+            if state.private:
+                raise ModelError("a private model cannot be undone: it stores no earlier state, so that no budget is refunded.")
             if state.manifest.previous is None:
                 raise ModelError(
                     "there is no change to undo: a model stores only the state before the last change, and none after `forget`."
@@ -387,7 +397,7 @@ def _with_extractor(state: State, extractor: Extractor) -> State:
     manifest = state.manifest
     form = manifest.made["covariance"] or extractors.default_covariance(extractor)
     image: dict[str, int | None] = {**manifest.image, "size": extractor.image_shape[1]}
-    made = manifest.made | {"classifier": {"covariance": form}}
+    made = manifest.made | {"classifier": {"covariance": form} | manifest.made.get("privacy", {})}
     return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
 
 

@@ -89,6 +89,11 @@ class State:
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
     @property
+    def private(self) -> bool:
+        """Whether the model has a privacy budget."""
+        return bool(self.manifest.made.get("privacy"))
+
+    @property
     def checksum(self) -> str:
         """The checksum of the extractor's file; "" while there is none."""
         entry = self.manifest.files.get("extractor")
@@ -101,8 +106,10 @@ class State:
         if isinstance(self.classifier, IncrementalClassifier):
             form, names = self.classifier.statistics_.form, map(str, self.classifier.classes_.tolist())
             margins = dict(zip(names, self.classifier.margins_.tolist(), strict=True))
+        spent = self.classifier.spent_ if isinstance(self.classifier, IncrementalClassifier) else {}
         fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
-        return Contents(form, margins, fixed, extractor.name if extractor else "", fragments == "patches")
+        name = extractor.name if extractor else ""
+        return Contents(form, margins, fixed, name, fragments == "patches", {str(label): loss for label, loss in spent.items()})
 
     @property
     def class_counts(self) -> dict[str, int]:
@@ -134,7 +141,8 @@ class State:
     def write(self, folder: Folder, undoable: bool = True) -> State:
         """Replace the folder's contents in one step and return the state with its new manifest. Call with the lock held.
 
-        undoable : whether to store the state before the change, for `undo`.
+        undoable : whether to store the state before the change, for `undo`. A private model never does: undoing would refund
+            the budget.
         """
         manifest, writers = self.manifest, {}
         features, kept = dict(manifest.features), dict(manifest.files)
@@ -147,7 +155,7 @@ class State:
         else:
             writers["classes"] = lambda path: _write_classes(path, self)
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
-        return replace(self, manifest=folder.change(changed, writers, undoable))
+        return replace(self, manifest=folder.change(changed, writers, undoable and not self.private))
 
 
 def _write_classes(path: Path, state: State) -> None:

@@ -1,0 +1,135 @@
+"""A model with a privacy budget: noise once a lesson, a record of what was spent, nothing beyond the budget."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from model.drawing import draw
+
+from amgc.core.privacy import BudgetError, Privacy
+from amgc.model import Model, ModelError
+from amgc.model.info import read_info
+
+KINDS = ("cat", "dog", "owl")
+
+
+@pytest.fixture
+def private(tmp_path):
+    def make(name: str = "private", **settings) -> Model:
+        return Model.create(tmp_path / name, "convnet", size=16, dim=8, privacy=Privacy(**{"epsilon": 8.0} | settings))
+
+    return make
+
+
+def lesson(count: int = 60) -> dict[str, np.ndarray]:
+    return {kind: draw(kind, count) for kind in KINDS}
+
+
+def test_the_budget_is_spent_by_class_shown_and_never_exceeded(private):
+    model = private(lessons=2)
+    learned = model.learn_all(lesson())
+    assert learned.added == dict.fromkeys(KINDS, 60)
+    model.learn(draw("owl", 30, 1), "owl")
+    spent = model.info().privacy["spent"]
+    assert spent["owl"] == pytest.approx(8.0) and spent["cat"] == pytest.approx(
+        Privacy(8.0).epsilon_of(Privacy(8.0).budget / 2)
+    )
+    before = (model.path / "manifest.json").read_bytes()
+    with pytest.raises(BudgetError, match="budget of 'owl' is spent"):
+        model.learn_all({"cat": draw("cat", 9), "owl": draw("owl", 9)})
+    assert (model.path / "manifest.json").read_bytes() == before
+    again = Model.open(model.path)
+    assert again.info().privacy["spent"] == spent and read_info(model.path) == again.info() == model.info()
+    with pytest.raises(BudgetError):
+        again.learn(draw("owl", 9), "owl")
+
+
+def test_another_process_cannot_spend_the_same_budget(private):
+    model = private()
+    other = Model.open(model.path)
+    model.learn_all(lesson())
+    with pytest.raises(BudgetError):
+        other.learn_all(lesson())  # its state in memory has not spent anything
+
+
+def test_stored_numbers_have_noise_and_no_earlier_state_is_stored(private):
+    model = private(epsilon=0.5)
+    model.learn_all(lesson())
+    model.rename("owl", "bird")
+    assert not model.info().can_undo and list(model.info().classes) == ["cat", "dog", "bird"]
+    assert model.info().classes != dict.fromkeys(["cat", "dog", "bird"], 60)
+    with pytest.raises(ModelError, match="private model cannot be undone"):
+        model.undo()
+    assert len(list(model.path.glob("classes-*"))) == 1
+    assert json.loads((model.path / "manifest.json").read_text())["previous"] is None
+
+
+def test_forgetting_keeps_the_record_and_the_last_class_cannot_be_forgotten(private):
+    model = private()
+    model.learn_all(lesson())
+    model.forget("dog").forget("owl")
+    assert model.info().privacy["spent"]["dog"] == pytest.approx(8.0)
+    with pytest.raises(BudgetError):
+        model.learn(draw("dog", 9), "dog")
+    with pytest.raises(ModelError, match="last class of a private model"):
+        model.forget("cat")
+
+
+def test_sites_merge_their_noisy_sums_and_a_copy_is_noticed(private, tmp_path):
+    one, other = private("one"), private("other")
+    one.learn_all({kind: draw(kind, 60) for kind in KINDS[:2]})
+    other.learn_all({kind: draw(kind, 60, 5) for kind in KINDS[1:]})
+    merged = Model.merged([one, other], tmp_path / "both")
+    spent, loss = merged.info().privacy["spent"], Privacy(8.0).loss
+    assert spent["cat"] == pytest.approx(8.0) and spent["dog"] == pytest.approx(Privacy(8.0).epsilon_of(2 * loss))
+    with pytest.raises(BudgetError):
+        merged.learn(draw("dog", 5), "dog")
+    with pytest.raises(ModelError, match="from the same images"):
+        merged.merge(merged)
+    plain = Model.create(tmp_path / "plain", "convnet", size=16, dim=8)
+    plain.learn_all(lesson(5))
+    with pytest.raises(ValueError, match="both classifiers must be private"):
+        Model.merged([one, plain], tmp_path / "mixed")
+
+
+def test_info_says_what_others_can_find_out(private, make):
+    model = private(epsilon=2.0)
+    model.learn_all(lesson(9))
+    shown = " ".join(model.info().reveals)
+    assert "(ε = 2, δ = 1e-05)-differential privacy for each image" in shown and "spent so far: ε = 2 of 2" in shown
+    assert any("with noise" in line for line in model.info().kept)
+    shown = " ".join(make("cat", "dog").info().reveals)
+    assert "whether a given image was learned" in shown and "two versions" in shown and "merged model" in shown
+    assert "this model has none" in shown
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"features": "patches"}, "private model cannot use patches"),
+        ({"filters": 6}, "private model cannot use patches"),
+        ({"features": "convnet", "covariance": "full"}, "one covariance for all classes"),
+    ],
+)
+def test_what_would_depend_on_images_without_noise_is_refused(tmp_path, how, message):
+    with pytest.raises(ValueError, match=message):
+        Model.create(tmp_path / "model", privacy=Privacy(1.0), **how)
+    assert not (tmp_path / "model").exists()
+
+
+def test_features_are_not_chosen_by_the_images(tmp_path, monkeypatch):
+    assert Model.create(tmp_path / "a", privacy=Privacy(1.0)).info().features["name"] == "lite0"
+    monkeypatch.setattr("amgc.model.choice.is_installed", lambda name: False)
+    with pytest.raises(ValueError, match="lite0 is not installed"):
+        Model.create(tmp_path / "b", privacy=Privacy(1.0))
+
+
+def test_a_private_model_is_exported_with_its_projection(make, tmp_path):
+    pytest.importorskip("onnxruntime")
+    public = make("cat", "dog")  # patches that are fitted on other images
+    model = Model.create(tmp_path / "private", public.path, privacy=Privacy(8.0, directions=4))
+    model.learn_all(lesson())
+    assert model.predict(draw("cat", 2)) and len(model._state.classifier.coef_[0]) == 4
+    assert model.export_onnx(tmp_path / "model.onnx").difference < 1e-4
