@@ -5,21 +5,24 @@
     python benchmarks/privacy.py --only attacks
     python benchmarks/privacy.py --quick            # digits only, to check that it runs
 
-accuracy: test accuracy in percent, mean ± standard deviation over draws of samples and noise, δ = 1e-5, all classes in one lesson.
-"no noise" is AMGCClassifier(), "no noise, same rows" the classifier of the exact sums of the private one's rows.
+accuracy: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5, all classes in one lesson.
+"no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the projected and scaled rows of private ones.
 attacks: membership AUC: samples that were learned against others of the same class, for whoever has the model and as many other
 samples of each class, by the better of two scores: the Mahalanobis distance to the class mean, and the product with the
-difference of the class mean from that of the other samples. 0.5 is a guess; "bound" is the largest AUC that any attack can have.
+difference of the class mean from that of the other samples. 0.5 is a guess; "bound" is the largest AUC of any attack.
 Features: the correlation of a sample's features, less the class mean, with those computed from two versions of a model, before
 and after learning this sample alone. Images: the pixel correlation of 16 × 16 digits with those rebuilt from these features by
 gradient descent through the extractor, patches that were fitted on other digits; "mean of the class" is what anyone would guess
 who knows the class. Private models have a budget of two lessons.
+rounding: the features from two versions again, without noise, if a model stored rounded statistics: each number to half of its own
+standard error, which is less than what samples leave uncertain. They follow from the means, and from the covariances up to sign.
 shares: how the budget is split between counts, sums and second moments, on held-out training samples.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +43,7 @@ Array = np.ndarray
 Split = tuple[Array, Array, Array, Array]  # training features and labels, and those for testing
 EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)
 NO_NOISE, SAME_ROWS = "no noise", "no noise, same rows"
-PARTS = ("accuracy", "attacks", "shares")
+PARTS = ("accuracy", "attacks", "shares", "rounding")
 
 
 def digits() -> Split:
@@ -246,6 +249,33 @@ class Rebuild:
         return torch.sigmoid(grey).detach().numpy()[0, 0]
 
 
+def rounding(name: str, split: Split, counts: tuple[int, ...]) -> None:
+    X, y = split[0].astype(np.float64), split[1]
+    print(f"\nrounding to half a standard error, {name}, correlation")
+    print(f"  {'samples a class':22s}" + "".join(f"{count:>10d}" for count in counts), flush=True)
+    found: dict[str, list[list[float]]] = {"from means": [], "from covariances": []}
+    for count in counts:
+        for way in found.values():
+            way.append([])
+        for label in range(10):
+            rows = X[y == label][: count + 1]
+            true = rows[-1] - rows[:-1].mean(0)
+            (mean, spread), (later, wider) = (rounded(part) for part in (rows[:-1], rows))
+            found["from means"][-1].append(correlation((count + 1) * later - count * mean - mean, true))
+            _, vectors = np.linalg.eigh(count * wider - (count - 1) * spread)
+            found["from covariances"][-1].append(abs(correlation(vectors[:, -1], true)))
+    for way, columns in found.items():
+        print(f"  {way:22s}" + "".join(f"{np.mean(column):>10.2f}" for column in columns), flush=True)
+
+
+def rounded(rows: Array) -> tuple[Array, Array]:
+    """Return mean and covariance of rows, each number rounded to multiples of half of its standard error."""
+    mean, spread = rows.mean(0), np.cov(rows.T)
+    variances = spread.diagonal()
+    steps = np.sqrt(variances / len(rows)) / 2, np.sqrt((np.outer(variances, variances) + spread**2) / len(rows)) / 2
+    return tuple(np.round(one / (step + 1e-300)) * step for one, step in zip((mean, spread), steps, strict=True))  # type: ignore
+
+
 # ---- shares ----------------------------------------------------------------------------------------------------------
 
 
@@ -278,7 +308,7 @@ def main() -> None:
     file = None if given.quick else features_file()
     cifar = ("CIFAR-100, ResNet-18", resnet(file)) if file else None
     folder = None if given.quick or given.photos is None or not given.photos.is_dir() else given.photos
-    with kept("privacy" if not given.only else f"privacy_{given.only}"):
+    with kept("privacy") if given.only != "rounding" else contextlib.nullcontext():
         if "accuracy" in parts:
             if cifar:
                 accuracy(*cifar, (10, 50, 100, 500), 3)
@@ -296,6 +326,9 @@ def main() -> None:
             reconstructions("digits", rebuild.X, rebuild.y, (None, 8.0, 1.0), rebuild)
         if "shares" in parts:
             shares(*(cifar or ("digits", digits())), (100,) if cifar else (20,))
+    if "rounding" in parts:
+        with kept("privacy_rounding"):
+            rounding(*(cifar or ("digits", digits())), (10, 50, 100, 400) if cifar else (10, 50))
 
 
 if __name__ == "__main__":

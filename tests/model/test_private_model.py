@@ -133,3 +133,49 @@ def test_a_private_model_is_exported_with_its_projection(make, tmp_path):
     model.learn_all(lesson())
     assert model.predict(draw("cat", 2)) and len(model._state.classifier.coef_[0]) == 4
     assert model.export_onnx(tmp_path / "model.onnx").difference < 1e-4
+
+
+# ---- lessons of few images -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def careful(tmp_path):
+    """A model that learns at least five images of a class at a time."""
+    model = Model.create(tmp_path / "careful", "convnet", size=16, dim=8, fewest=5)
+    model.learn_all({"cat": draw("cat"), "dog": draw("dog")})
+    return model
+
+
+def test_a_lesson_of_too_few_images_is_refused_and_nothing_changes(careful):
+    before = (careful.path / "manifest.json").read_bytes()
+    with pytest.raises(ModelError, match="at least 5 images of a class at a time, and there are 4 of 'cat'"):
+        careful.learn(draw("cat", 4, 1), "cat")
+    with pytest.raises(ModelError, match="there are 1 of 'owl'"):
+        Model.open(careful.path).learn_all({"cat": draw("cat", 9, 1), "owl": draw("owl", 1)})
+    assert (careful.path / "manifest.json").read_bytes() == before
+
+
+def test_held_images_are_learned_together_once_there_are_enough(careful, tmp_path):
+    more = draw("cat", 6, 1)
+    assert careful.learn(more[:2], "cat", hold=True).held == {"cat": 2}
+    assert careful.classes["cat"] == 30 and Model.open(careful.path).classes["cat"] == 30
+    assert careful.learn(more[2:4], "cat", hold=True).held == {"cat": 4}
+    learned = careful.learn(more[4:], "cat", hold=True)
+    assert learned.added == {"cat": 6} and learned.held == {} and careful.classes["cat"] == 36
+    once = Model.create(tmp_path / "once", "convnet", size=16, dim=8)
+    once.learn_all({"cat": draw("cat"), "dog": draw("dog")})
+    once.learn(more, "cat")
+    found, expected = (one._state.classifier.statistics_.mean for one in (careful, once))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_the_first_images_of_patches_cannot_be_held(tmp_path):
+    model = Model.create(tmp_path / "model", filters=6, fewest=5)
+    with pytest.raises(ModelError, match="after the first lesson"):
+        model.learn(draw("cat", 2), "cat", hold=True)
+
+
+@pytest.mark.parametrize("wrong", [{"fewest": 0}, {"fewest": 2, "privacy": Privacy(1.0)}])
+def test_a_wrong_number_of_images_is_refused(tmp_path, wrong):
+    with pytest.raises(ValueError, match="fewest must be at least 1"):
+        Model.create(tmp_path / "model", "convnet", **wrong)

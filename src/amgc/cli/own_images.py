@@ -70,6 +70,9 @@ def learn(
     lessons: Annotated[
         int | None, arg(metavar="INT", help="with --epsilon: number of times that a class can be learned (default: 1)")
     ] = None,
+    fewest: Annotated[
+        int | None, arg(metavar="INT", help="for a new model: refuse to learn fewer images of a class at a time (default: 1)")
+    ] = None,
     quiet: Annotated[bool, arg(help="print errors only")] = False,
 ) -> None:
     """Learn classes from images: each sub-folder of FOLDER is a class. The first call creates the model.
@@ -89,7 +92,7 @@ def learn(
         "weights": weights,
         "seed": seed,
     }
-    chosen |= {"epsilon": epsilon, "delta": delta, "lessons": lessons}
+    chosen |= {"epsilon": epsilon, "delta": delta, "lessons": lessons, "fewest": fewest}
     opened, created = open_or_create(model, chosen)
     try:
         screen = console()

@@ -29,6 +29,7 @@ class Learned:
     skipped : unreadable images, each with the reason.
     animated : animated images; only the first frame was used.
     repeated : images with the same pixels as another image of the same class in this call. Such images are learned once.
+    held : number of images by class that are not learned yet, because there are too few (`Model.create(fewest=…)`).
     """
 
     added: dict[str, int]
@@ -37,6 +38,7 @@ class Learned:
     animated: tuple[str, ...] = ()
     seconds: float = 0.0
     repeated: tuple[str, ...] = ()
+    held: dict[str, int] = field(default_factory=dict)
 
     @property
     def images(self) -> int:
@@ -55,6 +57,11 @@ class Lesson:
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+
+    def joined(self, later: Lesson) -> Lesson:
+        """Return both lessons as one. What was skipped is that of the later one."""
+        counts = {label: self.added.get(label, 0) + later.added.get(label, 0) for label in {**self.added, **later.added}}
+        return replace(later, classifier=copy.deepcopy(self.classifier).merge(later.classifier), added=counts)
 
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
