@@ -5,8 +5,9 @@
     python benchmarks/privacy.py --only attacks
     python benchmarks/privacy.py --quick            # digits only, to check that it runs
 
-accuracy: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5, all classes in one lesson.
-"no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the projected and scaled rows of private ones.
+accuracy: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5, one lesson for all
+classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the rows of private classifiers,
+which are projected and scaled.
 attacks: membership AUC: samples that were learned against others of the same class, for whoever has the model and as many other
 samples of each class, by the better of two scores: the Mahalanobis distance to the class mean, and the product with the
 difference of the class mean from that of the other samples. 0.5 is a guess; "bound" is the largest AUC of any attack.
@@ -14,8 +15,8 @@ Features: the correlation of a sample's features, less the class mean, with thos
 and after learning this sample alone. Images: the pixel correlation of 16 × 16 digits with those rebuilt from these features by
 gradient descent through the extractor, patches that were fitted on other digits; "mean of the class" is what anyone would guess
 who knows the class. Private models have a budget of two lessons.
-rounding: the features from two versions again, without noise, if a model stored rounded statistics: each number to half of its own
-standard error, which is less than what samples leave uncertain. They follow from the means, and from the covariances up to sign.
+rounding: the features from two versions again, without noise, if a model stored rounded statistics: each number to half of its
+standard error, so that accuracy does not change. They follow from the means, and from the covariances up to sign.
 shares: how the budget is split between counts, sums and second moments, on held-out training samples.
 """
 
