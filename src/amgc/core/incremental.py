@@ -148,7 +148,7 @@ class IncrementalClassifier:
         else:
             self.statistics_.remove(label)
         if not len(self.statistics_):  # as if nothing had ever been seen
-            for name in ("statistics_", "classes_", "n_features_in_", "feature_names_in_", "_latest", "_solution"):
+            for name in ("statistics_", "classes_", "n_features_in_", "feature_names_in_", "privacy_", "_latest", "_solution"):
                 self.__dict__.pop(name, None)
             return self
         self._latest.pop(plain(label))
