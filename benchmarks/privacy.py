@@ -42,6 +42,7 @@ from amgc.model.pictures import pictures
 
 Array = np.ndarray
 Split = tuple[Array, Array, Array, Array]  # training features and labels, and those for testing
+Centre = list[float] | None
 EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)
 NO_NOISE, SAME_ROWS = "no noise", "no noise, same rows"
 PARTS = ("accuracy", "attacks", "shares", "rounding")
@@ -58,13 +59,14 @@ def resnet(file: Path) -> Split:
     return x, data["train_y"].astype(int), test, data["test_y"].astype(int)
 
 
-def photos(folder: Path) -> Split:
+def photos(folder: Path) -> tuple[Split, Centre]:
+    """Return a set of photos, and the centre that `Model.create` chooses for lite0."""
     lite, found = extractors.create("lite0", {}, None, 0), []
     names = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
     for half in ("train", "test"):
         given = [(row, one) for row, name in enumerate(names) for one in files(folder / half / name)]
         found += [encoded(lite, [path for _, path in given]), np.array([row for row, _ in given])]
-    return found[0], found[1], found[2], found[3]
+    return (found[0], found[1], found[2], found[3]), extractors.public_centre(lite)
 
 
 def some(y: Array, count: int | None, random: np.random.Generator) -> Array:
@@ -72,9 +74,9 @@ def some(y: Array, count: int | None, random: np.random.Generator) -> Array:
     return np.concatenate([random.permutation(np.flatnonzero(y == label))[:count] for label in np.unique(y)])
 
 
-def without_noise(X: Array, y: Array) -> AMGCClassifier:
+def without_noise(X: Array, y: Array, centre: Centre) -> AMGCClassifier:
     """Return a classifier of exact sums, on the rows of a private one."""
-    made = AMGCClassifier(epsilon=1.0).fit(X, y)
+    made = AMGCClassifier(epsilon=1.0, centre=centre).fit(X, y)
     rows = made.privacy_.rows(X)
     made.sums_ = Sums(rows.shape[1]).add(rows, y)
     made.statistics_ = made.sums_.statistics()
@@ -85,7 +87,7 @@ def without_noise(X: Array, y: Array) -> AMGCClassifier:
 # ---- accuracy --------------------------------------------------------------------------------------------------------
 
 
-def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int) -> None:
+def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int, centre: Centre = None) -> None:
     X, y, test, truth = split
     print(f"\naccuracy, {name}")
     shown = ["all" if count is None else str(count) for count in counts]
@@ -99,9 +101,9 @@ def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int
                 if way == NO_NOISE:
                     made = AMGCClassifier(covariance="shared").fit(X[rows], y[rows])
                 elif way == SAME_ROWS:
-                    made = without_noise(X[rows], y[rows])
+                    made = without_noise(X[rows], y[rows], centre)
                 else:
-                    made = AMGCClassifier(epsilon=way).fit(X[rows], y[rows])
+                    made = AMGCClassifier(epsilon=way, centre=centre).fit(X[rows], y[rows])
                 found.append(100 * made.score(test, truth))
             cells.append(f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}")
         print(
@@ -314,7 +316,9 @@ def main() -> None:
             if cifar:
                 accuracy(*cifar, (10, 50, 100, 500), 3)
             for name in SETS if folder else ():
-                accuracy(f"{name}, lite0", photos(folder / name), (10, 20, 50, None), 5)
+                split, centre = photos(folder / name)
+                accuracy(f"{name}, lite0", split, (10, 20, 50, None), 5, centre)
+                accuracy(f"{name}, without the centre", split, (10, 20, 50, None), 5)
             if not cifar:
                 accuracy("digits", digits(), (10, None), 2)
         if "attacks" in parts:

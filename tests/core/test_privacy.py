@@ -330,3 +330,23 @@ def test_epsilon_cannot_change_after_classes_were_learned(first, later):
     with pytest.raises(ValueError, match="which cannot change to"):
         classifier.partial_fit(X, y)
     assert (classifier.fit(X, y).spent_ == {}) == (later is None)
+
+
+def test_a_centre_is_subtracted_first():
+    rows = drawn(8, 5)[0]
+    centre = rows.mean(0)
+    found = Privacy(1.0, clip=1e6, centre=centre).rows(rows)
+    np.testing.assert_allclose(found, (rows - centre) / 1e6, rtol=1e-9)
+    with pytest.raises(ValueError, match="centre has 5 numbers, but rows have 4 features"):
+        Privacy(1.0, centre=centre).rows(rows[:, :4])
+    with pytest.raises(ValueError, match="centre holds NaN"):
+        Privacy(1.0, centre=[math.nan])
+
+
+def test_a_classifier_with_a_centre_is_saved(tmp_path):
+    X, y = drawn(200, 6)
+    classifier = AMGCClassifier(epsilon=8.0, centre=X.mean(0)).fit(X, y)
+    classifier.save(tmp_path / "a.safetensors")
+    again = AMGCClassifier.load(tmp_path / "a.safetensors")
+    assert again.predict_proba(X).tolist() == classifier.predict_proba(X).tolist()
+    assert again.merge(classifier).sums_.spent[0] == pytest.approx(2 * Privacy(8.0).loss)

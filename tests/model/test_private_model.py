@@ -179,3 +179,21 @@ def test_the_first_images_of_patches_cannot_be_held(tmp_path):
 def test_a_wrong_number_of_images_is_refused(tmp_path, wrong):
     with pytest.raises(ValueError, match="fewest must be at least 1"):
         Model.create(tmp_path / "model", "convnet", **wrong)
+
+
+# ---- the centre ------------------------------------------------------------------------------------------------------
+
+
+def test_the_centre_of_a_private_model_does_not_depend_on_its_images_and_is_stored(private, tmp_path):
+    one, other = private("one"), private("other")
+    one.learn_all(lesson(9))
+    centre = one._state.classifier.privacy_.centre
+    assert len(centre) == 8 and any(centre)
+    other.learn_all({kind: 255 - draw(kind, 9) for kind in KINDS})
+    assert other._state.classifier.privacy_.centre == centre
+    assert Model.open(one.path)._state.classifier.privacy_.centre == centre
+    chosen = Model.create(tmp_path / "chosen", "convnet", size=16, dim=8, privacy=Privacy(8.0, centre=[1.0] * 8))
+    chosen.learn_all(lesson(9))
+    assert chosen._state.classifier.privacy_.centre == (1.0,) * 8
+    with pytest.raises(ValueError, match="same clip, directions and centre"):
+        one.merge(chosen)

@@ -16,7 +16,7 @@ from amgc.core.statistics import Form
 CHOICES = {"covariance": get_args(Form), "balance": get_args(Balance), "dtype": ("float32", "float64")}
 
 
-PRIVATE = ("epsilon", "delta", "lessons", "clip", "directions")  # the fields of `Privacy`
+PRIVATE = ("epsilon", "delta", "lessons", "clip", "directions", "centre")  # the fields of `Privacy`
 
 
 class DeviceError(ValueError):

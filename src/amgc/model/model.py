@@ -120,7 +120,8 @@ class Model:
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
         if privacy is not None:
-            made["privacy"] = asdict(privacy)
+            made["privacy"] = {name: value for name, value in asdict(privacy).items() if name != "centre"}
+            made["centre"] = privacy.centre
         if fewest > 1:
             made["fewest"] = fewest
         about = {"name": name, "options": chosen, "given": None if features is None else os.fspath(features), "dim": None}
@@ -439,7 +440,10 @@ def _with_extractor(state: State, extractor: Extractor) -> State:
     manifest = state.manifest
     form = manifest.made["covariance"] or extractors.default_covariance(extractor)
     image: dict[str, int | None] = {**manifest.image, "size": extractor.image_shape[1]}
-    made = manifest.made | {"classifier": {"covariance": form} | manifest.made.get("privacy", {})}
+    made = manifest.made | {"classifier": {"covariance": form}}
+    if privacy := made.get("privacy"):
+        centre = made.pop("centre") or extractors.public_centre(extractor)
+        made["classifier"] |= privacy | {"centre": centre}
     return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
 
 
