@@ -208,11 +208,11 @@ def reconstructions(name: str, X: Array, y: Array, epsilons: tuple[float | None,
 class Rebuild:
     """Images of digits, 16 × 16, their features, and how to get from features to an image."""
 
-    def __init__(self, tried: int, steps: int) -> None:
+    def __init__(self, tried: int, steps: int, filters: int) -> None:
         found = load_digits()
         images = np.kron(found.images, np.ones((2, 2))) * 15.9
         rgb = list(np.repeat(images[..., None], 3, 3).astype(np.uint8))
-        options = extractors.defaults("patches") | {"filters": 200, "mirror": False}
+        options = extractors.defaults("patches") | {"filters": filters, "mirror": False}
         self.extractor = extractors.create("patches", options, 16, 0)
         extractors.fit(self.extractor, frame(self.extractor), pictures(rgb[1000:]), 0)
         self.X, self.y, self.steps = encoded(self.extractor, rgb[:400]), found.target[:400], steps
@@ -324,7 +324,7 @@ def main() -> None:
         if "attacks" in parts:
             memberships(*(cifar or ("digits", digits())), (10, 50, 100, 160) if cifar else (10, 30), 20 if cifar else 10)
             print(f"\nreconstruction, correlation\n  {'':34s}{'features':>10s}{'pixels':>10s}", flush=True)
-            rebuild = Rebuild(2 if given.quick else 10, 20 if given.quick else 1000)
+            rebuild = Rebuild(*((2, 20, 20) if given.quick else (10, 1000, 200)))
             if cifar:
                 rows = some(cifar[1][1], 50, np.random.default_rng(0))
                 reconstructions("CIFAR-100, ResNet-18", cifar[1][0][rows], cifar[1][1][rows], (None, 8.0, 1.0), None)
