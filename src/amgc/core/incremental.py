@@ -37,7 +37,7 @@ class IncrementalClassifier:
     classes_: np.ndarray
     n_features_in_: int
     feature_names_in_: np.ndarray  # if `AMGCClassifier` was given named features
-    privacy_: Privacy | None = None  # the settings of differential privacy with which the classes were learned
+    privacy_: Privacy | None  # the settings of differential privacy with which the classes were learned
     sums_: Sums  # if there are any: the noisy sums that `statistics_` follow from
     _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
     _solution: Classifier | None = None
@@ -280,6 +280,7 @@ class IncrementalClassifier:
     @property
     def spent_(self) -> dict[Label, float]:
         """ε that was spent on each class, forgotten ones included; empty without `epsilon`."""
+        self._check_fitted()
         if self.privacy_ is None:
             return {}
         return {label: self.privacy_.epsilon_of(loss) for label, loss in self.sums_.spent.items()}
