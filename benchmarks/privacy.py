@@ -35,7 +35,7 @@ from sklearn.metrics import roc_auc_score
 
 import amgc.core.privacy as core
 from amgc import AMGCClassifier
-from amgc.core.accounting import gaussian_loss
+from amgc.core.accounting import gaussian_loss, largest_area
 from amgc.core.privacy import Sums
 from amgc.model import extractors
 from amgc.model.pictures import pictures
@@ -138,11 +138,6 @@ def membership(made: AMGCClassifier, inside: Split, other: tuple[Array, Array]) 
     return float(max(np.mean(one) for one in best))
 
 
-def bound(epsilon: float) -> float:
-    """Return the largest AUC for Gaussian noise of this ε: two normal distributions whose means differ by μ deviations."""
-    return gaussian_loss(epsilon, 1e-5) ** 0.5
-
-
 def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) -> None:
     X, y, *_ = split
     X, y = X[y < classes], y[y < classes]
@@ -162,12 +157,8 @@ def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) 
             members, others, known = (np.concatenate(part) for part in parts)
             made = AMGCClassifier(**parameters).fit(X[members], y[members])
             cells.append(membership(made, (X[members], y[members], X[others], y[others]), (X[known], y[known])))
-        limit = f"{_normal(bound(parameters['epsilon']) / 2**0.5):.2f}" if "epsilon" in parameters else "-"
+        limit = f"{largest_area(gaussian_loss(parameters['epsilon'], 1e-5)):.2f}" if "epsilon" in parameters else "-"
         print(f"  {way:22s}" + "".join(f"{cell:>10.2f}" for cell in cells) + f"{limit:>10s}", flush=True)
-
-
-def _normal(x: float) -> float:
-    return float(torch.special.ndtr(torch.tensor(x, dtype=torch.float64)))
 
 
 def one_more(X: Array, y: Array, rows: Array, new: int, epsilon: float | None) -> tuple[Array, AMGCClassifier]:

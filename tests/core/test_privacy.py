@@ -13,7 +13,7 @@ from scipy import stats
 
 from amgc import AMGCClassifier, ClassStatistics
 from amgc.core import privacy as core
-from amgc.core.accounting import gaussian_delta, gaussian_epsilon, gaussian_loss
+from amgc.core.accounting import gaussian_delta, gaussian_epsilon, gaussian_loss, largest_area
 from amgc.core.privacy import BudgetError, Privacy, Sums, release
 
 
@@ -66,6 +66,14 @@ def test_loss_and_epsilon_are_inverse_and_never_exceed_what_was_asked_for(epsilo
     loss = gaussian_loss(epsilon, delta)
     assert gaussian_delta(loss, epsilon) <= delta
     assert gaussian_epsilon(loss, delta) == pytest.approx(epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.07, 2.8])
+def test_the_largest_area_is_that_of_the_best_test_on_draws(loss):
+    random = np.random.default_rng(0)
+    without, within = random.normal(size=40_000), random.normal(math.sqrt(loss), size=40_000)
+    area = stats.mannwhitneyu(within, without).statistic / 40_000**2
+    assert largest_area(loss) == pytest.approx(area, abs=0.01)  # its standard error is 0.002
 
 
 def test_no_loss_is_no_epsilon():

@@ -37,6 +37,11 @@ def gaussian_epsilon(loss: float, delta: float) -> float:
     return -_bisect(lambda negative: gaussian_delta(loss, -negative) <= delta, -high, -low)
 
 
+def largest_area(loss: float) -> float:
+    """Return the largest area under the ROC curve of any test for a sample: of two normal distributions, √loss apart."""
+    return _normal(math.sqrt(loss / 2))
+
+
 def _normal(x: float) -> float:
     """Return the normal distribution function."""
     return 0.5 * math.erfc(-x / math.sqrt(2))

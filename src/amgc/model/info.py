@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from amgc import files, tensor_files
+from amgc.core.accounting import gaussian_loss, largest_area
 from amgc.model.folder import MANIFEST, Folder, Manifest
+from amgc.text import plural
 
 FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
 COVARIANCE = {
@@ -141,12 +143,13 @@ def _reveals(manifest: Manifest, contents: Contents) -> list[str]:
     if contents.form is None:
         return []
     if privacy := manifest.made.get("privacy"):
-        most = max(contents.spent.values(), default=0.0)
+        most, delta = max(contents.spent.values(), default=0.0), privacy["delta"]
+        area = largest_area(gaussian_loss(max(most, privacy["epsilon"]), delta))
         return [
-            f"(ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g})-differential privacy for each image: whoever "
-            "sees the model, with all of its versions and merges, can hardly tell whether the image was learned",
-            f"spent so far: ε = {most:.3g} of {privacy['epsilon']:g} for the class that was learned most often "
-            f"({privacy['lessons']} lessons a class are allowed)",
+            f"(ε = {privacy['epsilon']:g}, δ = {delta:g})-differential privacy for each image: no test, on all versions of the "
+            f"model together, tells learned images from others with an area under the ROC curve above {area:.2f} (0.5 is a guess)",
+            f"spent so far: ε = {most:.3g} of {privacy['epsilon']:g}, by the class that was learned most often "
+            f"({plural(privacy['lessons'], 'lesson')} per class)",
             "names of classes, and when they were learned, are not protected",
         ]
     return [
