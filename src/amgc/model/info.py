@@ -146,8 +146,8 @@ def _reveals(manifest: Manifest, contents: Contents) -> list[str]:
         most, delta = max(contents.spent.values(), default=0.0), privacy["delta"]
         area = largest_area(gaussian_loss(max(most, privacy["epsilon"]), delta))
         return [
-            f"(ε = {privacy['epsilon']:g}, δ = {delta:g})-differential privacy for each image: no test, on all versions of the "
-            f"model together, tells learned images from others with an area under the ROC curve above {area:.2f} (0.5 is a guess)",
+            f"(ε = {privacy['epsilon']:g}, δ = {delta:g})-differential privacy for each image: no test, on all versions of "
+            f"the model, tells learned images from others with an area under the ROC curve above {area:.2f} (0.5 is a guess)",
             f"spent so far: ε = {most:.3g} of {privacy['epsilon']:g}, by the class that was learned most often "
             f"({plural(privacy['lessons'], 'lesson')} per class)",
             "names of classes, and when they were learned, are not protected",
