@@ -16,7 +16,7 @@ and after learning this sample alone. Images: the pixel correlation of 16 × 16 
 gradient descent through the extractor, patches that were fitted on other digits; "mean of the class" is what anyone would guess
 who knows the class. Private models have a budget of two lessons.
 rounding: the features from two versions again, without noise, if a model stored rounded statistics: each number to half of its
-standard error, so that accuracy does not change. They follow from the means, and from the covariances up to sign.
+standard error, which is less than samples leave uncertain. They follow from the means, and from the covariances up to sign.
 shares: how the budget is split between counts, sums and second moments, on held-out training samples.
 """
 
