@@ -3,8 +3,11 @@ ARGS ?=
 BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
+# With this variable, which some containers set, every process would compile the source of torch again: 10 s each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-cpus check docs bench clean
+.PHONY: help run test test-all test-cpus fuzz check docs bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -21,6 +24,9 @@ test-all: .venv/.dev ## all tests and doctests, the slow ones first
 
 test-cpus: .venv/.dev ## tests of numbers again, with the kernels of eleven other CPUs; CPUS=3: of three
 	@.ci/cpus $(CPUS)
+
+fuzz: .venv/.dev ## 1,000 damaged files and 100 kills of each command; ARGS="--seed 1" damages others
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz.py $(ARGS)
 
 check: .venv/.dev ## style, format, types, direction of imports
 	@$(BIN)/ruff check .

@@ -9,14 +9,16 @@ computed once and read from a cache by all rows, so a row's seconds do not inclu
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from _report import kept
 
+from amgc.cli.main import main as amgc
 from amgc.report import find_runs, load_run
 
 ROWS: dict[str, list[str]] = {
@@ -38,9 +40,10 @@ def work(row: str, filters: int, out: Path, preset: str, root: str) -> None:
     else:
         command = ["run", preset, *ROWS[row], "--features.filters", str(filters)]
         command += ["--feature-cache", str(out / "cache"), "--out", str(folder), "--quiet"]
-    if command:
-        environment = os.environ | {"AMGC_DATA": root}
-        subprocess.run([sys.executable, "-m", "amgc", *command], check=True, stdout=subprocess.DEVNULL, env=environment)
+    os.environ["AMGC_DATA"] = root
+    with contextlib.redirect_stdout(io.StringIO()):
+        if command and (code := amgc(command)):
+            sys.exit(code)
 
 
 def show(filters: int, out: Path) -> None:

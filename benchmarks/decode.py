@@ -21,6 +21,8 @@ from PIL import Image
 
 from amgc.data.decode import available_cores, decode
 
+SIZES = ((500, 376, 256, 200), (64, 64, 64, 2000))  # width and height of the files, side of the result, number of files
+
 
 def write(folder: Path, width: int, height: int, count: int) -> list[Path]:
     random = np.random.RandomState(0)
@@ -40,10 +42,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true", help="few files, to see that it runs")
     quick = arguments.parse_args().quick
-    rounds, share = (1, 10) if quick else (5, 1)
+    rounds, share = (1, 100) if quick else (5, 1)
     cores = available_cores()
     with kept("decode"), tempfile.TemporaryDirectory() as folder:
-        for width, height, size, count in ((500, 376, 256, 200 // share), (64, 64, 64, 2000 // share)):
+        for width, height, size, count in SIZES[-1:] if quick else SIZES:
+            count //= share
             paths = write(Path(folder), width, height, count)
             with ThreadPoolExecutor(cores) as threads, ProcessPoolExecutor(cores) as processes:
                 pools = {"serial": None, f"{cores} threads": threads, f"{cores} processes": processes}

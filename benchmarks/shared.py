@@ -2,7 +2,7 @@
 
     python benchmarks/shared.py                # everything, about half an hour on two cores; 4 GB
     python benchmarks/shared.py --only gram    # or: solve, memory, shrinkage
-    python benchmarks/shared.py --quick        # 500 dimensions and digits, seconds
+    python benchmarks/shared.py --quick        # 100 dimensions and digits, seconds
 
 gram: `ClassStatistics.update`, compared with the matrix products of the same triangle alone. solve: `solve_head`, compared with
 the Cholesky factorisation alone. memory: the peak of a process that learns, solves, saves and loads. shrinkage: held-out
@@ -206,7 +206,7 @@ def shrinkage(dim: int, quick: bool) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--quick", action="store_true", help="500 dimensions and digits, to see that it runs")
+    arguments.add_argument("--quick", action="store_true", help="100 dimensions and digits, to see that it runs")
     arguments.add_argument("--only", choices=("gram", "solve", "memory", "shrinkage"), help="one part only")
     arguments.add_argument("--dim", type=int, default=None, help=f"dimensions, default {DIM}")
     arguments.add_argument("--learn", type=int, help=argparse.SUPPRESS)
@@ -214,7 +214,7 @@ def main() -> None:
     if options.learn:
         learn(options.learn)
         return
-    dim = options.dim or (500 if options.quick else DIM)
+    dim = options.dim or (100 if options.quick else DIM)
     for name, part in {"gram": gram, "solve": solving, "memory": memory, "shrinkage": shrinkage}.items():
         if options.only in (None, name):
             with kept(f"shared_{name}"):

@@ -141,7 +141,7 @@ def main() -> None:
     quick = arguments.parse_args().quick
     with kept("train"):
         for name, options in list(NETWORKS.items())[: 1 if quick else None]:
-            count = 256 if quick else 256 if options["width"] == 1 else 2560
+            count = 16 if quick else 256 if options["width"] == 1 else 2560
             times = side_by_side(jobs(options, noise(count)), rounds=1 if quick else 2 if options["width"] == 1 else 11)
             print(f"{name}: images per second, and how fast the engine is beside it")
             for job, seconds in times.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -83,6 +84,7 @@ def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
     draw_photos(tmp_path / "photos")
     draw_photos(tmp_path / "more", ("fox", "owl"), levels=(50, 127))
     draw_photos(tmp_path / "theirs", ("hen", "pig"), levels=(25, 75))
+    draw_vectors(tmp_path)
     for block in blocks(page, "python"):
         if name := re.match(r"# (\w+\.py)\n", block):  # its first line names a file
             (tmp_path / name[1]).write_text(block)
@@ -158,6 +160,29 @@ def draw_photos(folder: Path, kinds: tuple[str, str] = ("cat", "dog"), levels: t
         Image.fromarray(pixels).save(path)
     rows = [f"{path.relative_to(folder).as_posix()},{path.parent.name}" for path in sorted(folder.glob("*/*/*.png"))]
     (folder / "labels.csv").write_text("\n".join(["file,label", *rows]))
+
+
+def draw_vectors(folder: Path) -> None:
+    """Write the files that docs/embeddings.md calls embeddings.npz and new.npz."""
+    drawn, labels = np.random.RandomState(0), np.repeat(["noun", "verb"], 15)
+    vectors = drawn.normal(size=(30, 4)) + 3 * (labels == "noun")[:, None]
+    np.savez(folder / "embeddings.npz", train_x=vectors[::2], train_y=labels[::2], test_x=vectors[1::2], test_y=labels[1::2])
+    np.savez(folder / "new.npz", x=vectors[:3])
+
+
+@pytest.mark.slow
+def test_the_recipe_for_a_network_of_timm_runs(timm, tmp_path):
+    """With random weights, and fewer pixels."""
+    (recipe,) = blocks(ROOT / "docs/embeddings.md", "py")
+    quick = recipe.replace("pretrained=True", "pretrained=False").replace("side = 224", "side = 28")
+    assert quick.count("False") == recipe.count("False") + 1 and "side = 28" in quick
+    draw_photos(tmp_path / "photos")
+    (tmp_path / "recipe.py").write_text(quick)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        names = runpy.run_path("recipe.py")
+        dim = names["model"].info().features["dim"]
+    assert names["model"].classes == {"cat": 20, "dog": 20} and dim == names["network"].num_features
 
 
 def cifar_folder() -> Path | None:
@@ -251,7 +276,8 @@ def test_every_benchmark_imports_and_takes_the_flags_that_its_usage_names(tmp_pa
     code += "for script in sys.argv[2:]:\n    sys.argv[:] = [script, '--help']\n"
     code += "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
     code += "        runpy.run_path(script, run_name='__main__')\n    said[script] = out.getvalue()\nprint(json.dumps(said))\n"
-    said = json.loads(run("-c", code, str(ROOT / "benchmarks"), *map(str, SCRIPTS), cwd=tmp_path))
+    (tmp_path / "help.py").write_text(code)
+    said = json.loads(warm.script(Path("help.py"), str(ROOT / "benchmarks"), *map(str, SCRIPTS), folder=tmp_path))
     assert list(said) == [str(script) for script in SCRIPTS]
     for script in SCRIPTS:
         usage = re.findall(rf"^ +python benchmarks/{script.name}(.*?)(?:  #.*)?$", script.read_text(), flags=re.M)

@@ -98,6 +98,21 @@ def test_products_of_loaded_tensors_are_bit_identical_to_those_of_the_saved_ones
             assert torch.equal(product(matrix), product(written[name])), name
 
 
+def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(tmp_path, monkeypatch):
+    """A run writes a checkpoint while another process reads the last one."""
+    write(tmp_path / "model", KIND, HEADER, TENSORS)
+    loads = json.loads
+
+    def replaced(text):
+        monkeypatch.undo()
+        write(tmp_path / "model", KIND, HEADER | {"dim": 3}, {name: tensor + 1 for name, tensor in TENSORS.items()})
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", replaced)
+    assert _same(*read(tmp_path / "model", KIND))
+    assert read(tmp_path / "model", KIND)[0]["dim"] == 3
+
+
 def test_views_and_graphs_are_written_as_their_values(tmp_path):
     base = torch.arange(12.0).reshape(3, 4).requires_grad_()
     write(tmp_path / "model", KIND, {}, {"view": base.T[1:], "again": base})

@@ -79,7 +79,10 @@ def test_a_run_on_ones_own_data_and_extractor_is_resumed_in_a_new_process_elsewh
     assert config["data"] == f"{here}/labelled.py:{here}/photos" and config["features"] == f"{here}/hog.py"
     assert config["data_options"] == {"size": 16}
     Path("elsewhere").mkdir()
-    done = in_a_new_process("resume", str(Path("x").resolve()), "--quiet", cwd="elsewhere")
+    resume = ["resume", str(Path("x").resolve()), "--quiet"]
+    refused = in_a_new_process(*resume, cwd="elsewhere")
+    assert refused.returncode != 0 and "labelled.py" in refused.stderr
+    done = in_a_new_process(*resume, "--trust", str(here / "labelled.py"), str(here / "hog.py"), cwd="elsewhere")
     assert done.returncode == 0, done.stderr
     assert main([*RUN[:-1], "y", "--method", "lda", "--quiet"]) == 0
     resumed, whole = load_run(Path("x")), load_run(Path("y"))

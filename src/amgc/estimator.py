@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
-from amgc.core.inputs import Label, check_finite
+from amgc.core.inputs import Label, check_finite, check_range
 from amgc.core.parameters import DeviceError
 
 KIND = "classifier"
@@ -115,7 +115,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
 
     def fit(self, X: Any, y: Any) -> AMGCClassifier:
         """Learn these classes. Everything learned before is discarded."""
-        with self._unchanged_on_error():
+        with self._changing():
             X, y = self._checked_data(X, y, reset=True)
             self._restart()
             self._update(X, y)
@@ -137,13 +137,13 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores X @ coef_.T + intercept_, (n, n_classes). For two classes: the second score minus the first, (n,)."""
-        scores = self._scores(X)
+        scores, _ = self._scored(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most likely class of each row."""
-        scores = self._scores(X)
-        return self.classes_[scores.argmax(1)]  # type: ignore[no-any-return]
+        scores, solved = self._scored(X)
+        return solved.classes[scores.argmax(1)]  # type: ignore[no-any-return]
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -170,12 +170,13 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
             self, X, y, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False, multi_output=True
         )
         y = column_or_1d(y, warn=True)
-        if y.dtype == object and len({isinstance(label, str) for label in y.tolist()}) > 1:
-            raise TypeError("the labels are of several types; use only strings or only numbers.")
+        if y.dtype == object and len({(isinstance(label, str), isinstance(label, bool)) for label in y.tolist()}) > 1:
+            raise TypeError("the labels are of several types; use only strings, only numbers or only booleans.")
         with warnings.catch_warnings():  # about many classes in few rows, which is usual here
             warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
             check_classification_targets(y)
         check_finite(X)
+        check_range(X, self.dtype)
         return X, y
 
     def _checked_rows(self, X: Any) -> np.ndarray:

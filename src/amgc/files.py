@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from amgc.text import byte_size
+
+MOST_JSON = 256 << 20  # bytes of a JSON file: 1,000 times those of a large run
+
 
 class FileFormatError(ValueError):
     """The file is damaged, of another kind, or of a newer version."""
 
 
-MISFITS = (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError)  # raised when contents do not fit
+# Raised when contents do not fit together.
+MISFITS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+)
 
 
 def misfit(path: str | os.PathLike[str], error: Exception) -> FileFormatError:
@@ -54,6 +68,50 @@ def remove_partial(folder: Path) -> None:
     """Remove the temporary files that a killed process left in `folder`."""
     for leftover in folder.glob(".*.partial"):
         leftover.unlink(missing_ok=True)
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the content of a regular file of at most `most` bytes; raise FileFormatError for anything else.
+
+    A pipe or a device in the place of a file would be read forever. It is opened without waiting for a writer.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileFormatError(f"{os.fspath(path)!r} is not a regular file; remove it.")
+        content = file.read(status.st_size + 1) if status.st_size <= most else b""  # room for that much is reserved
+    if max(status.st_size, len(content)) > most:
+        raise FileFormatError(f"{os.fspath(path)!r} is larger than {byte_size(most)}; it is not a file of amgc, or damaged.")
+    return content
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise FileFormatError if something is at `path` that is no regular file, for readers that open it themselves."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileFormatError(f"{os.fspath(path)!r} is not a regular file; remove it.")
+
+
+def parse_json(content: bytes | str, *, finite: bool = False) -> Any:
+    """Return the value of a JSON text; raise ValueError for whatever is wrong. `finite` rejects NaN and infinity."""
+    try:
+        text = content.decode() if isinstance(content, bytes) else content
+        return json.loads(text, parse_constant=_reject if finite else None)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def read_json(path: str | os.PathLike[str], *, finite: bool = False) -> Any:
+    """Return the value of a JSON file; raise FileFormatError if it is not a regular file of JSON."""
+    content = read_bytes(path, MOST_JSON)
+    try:
+        return parse_json(content, finite=finite)
+    except ValueError as error:
+        raise FileFormatError(f"{os.fspath(path)!r} is damaged ({error}); restore it from a copy.") from error
+
+
+def _reject(constant: str) -> None:
+    raise ValueError(f"it holds {constant}")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

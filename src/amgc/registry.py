@@ -103,8 +103,7 @@ def import_file(path: Path, kind: str = "module") -> str:
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r} to take a {kind} from.")
     path = path.resolve()
-    digest = hashlib.sha256(bytes(path) + b"\0" + path.read_bytes()).hexdigest()[:12]
-    name = f"amgc_user_{path.stem}_{digest}"
+    name = _module_name(path)
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
@@ -116,6 +115,30 @@ def import_file(path: Path, kind: str = "module") -> str:
             del sys.modules[name]
             raise
     return name
+
+
+def _module_name(path: Path) -> str:
+    digest = hashlib.sha256(bytes(path) + b"\0" + path.read_bytes()).hexdigest()
+    return f"amgc_user_{path.stem}_{digest}"
+
+
+def check_trusted(name: str) -> None:
+    """Raise ValueError if a name that was read from a file would execute a Python file that the user has not named.
+
+    A folder of runs may come from anyone, so it chooses among registered names. A user's file must have been executed in this
+    process before, with the same path and content, because the command line or Python code named it.
+    """
+    path = split_name(name)[0]
+    if not is_file(path):
+        return
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise ValueError(f"it needs the Python file {path!r}, which is not there.")
+    if _module_name(file) not in sys.modules:
+        raise ValueError(
+            f"it needs the Python file {path!r}, which was not executed, because the folder may come from anyone. Read that "
+            f"file; if you trust it, name it: --trust {path}"
+        )
 
 
 def is_file(name: str) -> bool:

@@ -12,28 +12,49 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
 from amgc.files import FileFormatError, atomic, plain_json
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 VERSION = 1
+T = TypeVar("T")
 
 
 def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write `tensors` and `header` to `path` atomically."""
-    from safetensors.torch import save_file  # imports torch, which `read_header` does not need
+    from safetensors.torch import save_file  # imports torch, which the functions for arrays do not need
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+    _write(path, kind, header, lambda header: _digest(header, tensors), lambda *to: save_file(tensors, *to))
+
+
+def write_arrays(path: str | os.PathLike[str], kind: str, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    """Write the same file as `write` does, from numpy arrays. Does not import torch."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
+    _write(path, kind, header, lambda header: _digest_of_arrays(header, arrays), lambda *to: save_file(arrays, *to))
+
+
+def _write(
+    path: str | os.PathLike[str],
+    kind: str,
+    header: dict[str, Any],
+    digest: Callable[[dict[str, Any]], str],
+    save: Callable[[Path, dict[str, str]], None],
+) -> None:
     header = plain_json(header)
-    text = json.dumps({"kind": kind, "version": VERSION, "sha256": _digest(header, tensors), "header": header})
+    text = json.dumps({"kind": kind, "version": VERSION, "sha256": digest(header), "header": header})
     with atomic(path) as temporary:
         try:
-            save_file(tensors, temporary, metadata={"amgc": text})
+            save(temporary, {"amgc": text})
         except SafetensorError as error:  # a full disk is reported only as a number in the text
             number = re.search(r"os error (\d+)", str(error))
             if number is None:
@@ -43,28 +64,44 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the header and the tensors of a file that `write` made with the same `kind`."""
-    about, tensors = _read(path, kind, read_tensors)
-    if about.get("sha256") != _digest(about["header"], tensors):
+    about, tensors = _read(path, kind, "pt", _copies)
+    return _verified(path, about, _digest(about["header"], tensors)), tensors
+
+
+def read_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the same as `read` with numpy arrays. Does not import torch."""
+    about, arrays = _read(path, kind, "np", lambda file: {name: file.get_tensor(name) for name in sorted(file.keys())})
+    return _verified(path, about, _digest_of_arrays(about["header"], arrays)), arrays
+
+
+def _verified(path: str | os.PathLike[str], about: dict[str, Any], digest: str) -> dict[str, Any]:
+    """Return the header of a file whose contents have this digest."""
+    if about.get("sha256") != digest:
         raise FileFormatError(f"{os.fspath(path)!r} is damaged: its checksum does not match. Restore it from a copy.")
-    return about["header"], tensors
+    header: dict[str, Any] = about["header"]
+    return header
 
 
 def read_header(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """Return the header only, without verifying the checksum of the tensors. Does not import torch."""
-    header: dict[str, Any] = _read(path, kind, lambda _: {})[0]["header"]
+    header: dict[str, Any] = _read(path, kind, "np", lambda _: {})[0]["header"]
     return header
 
 
 def _read(
-    path: str | os.PathLike[str], kind: str, read_contents: Callable[[str | os.PathLike[str]], dict[str, Tensor]]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the metadata and the tensors of a file, after checking that `write` made it with the same `kind`."""
+    path: str | os.PathLike[str], kind: str, framework: str, contents: Callable[[Any], dict[str, T]]
+) -> tuple[dict[str, Any], dict[str, T]]:
+    """Return the metadata and the tensors of a file, after checking that `write` made it with the same `kind`.
+
+    The file is opened once: another process may replace it meanwhile. `contents` reads the tensors from it.
+    """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")
     try:
-        text = metadata(path).get("amgc")
-        about = json.loads(text) if text else None
-        tensors = read_contents(path) if text else {}
+        with safe_open(path, framework=framework) as file:
+            text = (file.metadata() or {}).get("amgc")
+            about = json.loads(text) if text else None
+            tensors = contents(file) if text else {}
     except RuntimeError:  # it could not be opened: deleted since, or no permission
         Path(path).open("rb").close()  # raises the error that says which
         raise
@@ -90,13 +127,18 @@ def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Return the tensors of any safetensors file, sorted by name, each copied into memory that torch allocated.
+    """Return the tensors of any safetensors file, sorted by name."""
+    with safe_open(path, framework="pt") as file:
+        return _copies(file)
+
+
+def _copies(file: Any) -> dict[str, Tensor]:
+    """Return the tensors of an open file, each copied into memory that torch allocated.
 
     safetensors returns views of the file's buffer, aligned to 8 bytes; torch aligns its memory to 64 bytes. On some CPUs MKL
     sums in another order if the alignment differs, and a resumed run would then differ from an uninterrupted one.
     """
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+    return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
 
 
 def read_array(path: str | os.PathLike[str], name: str) -> list[float]:
@@ -113,4 +155,13 @@ def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     for name, tensor in tensors.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _digest_of_arrays(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
+    """Return the same as `_digest`. Types have torch's names, which are numpy's after a prefix."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, array in arrays.items():
+        digest.update(f"{name} torch.{array.dtype} {array.shape}\n".encode())
+        digest.update(array.reshape(-1).view("uint8").data)
     return digest.hexdigest()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Sequence
+
+FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and a symbol without ink
 DASH = "–"  # stands for a value that is undefined or not yet known
 
 
@@ -61,6 +65,15 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def visible(text: str) -> bool:
+    """Return whether a text has a character that can be seen, beside spaces, controls, marks and fillers.
+
+    >>> visible("cat"), visible(" "), visible("\\u200b\\u2060"), visible("\\u3164")
+    (True, False, False, False)
+    """
+    return any(unicodedata.category(letter)[0] not in "ZCM" and letter not in FILLERS for letter in text)
+
+
 def shorten(text: str, length: int) -> str:
     """Cut a text to `length` characters, the last of which is then an ellipsis.
 
@@ -68,3 +81,15 @@ def shorten(text: str, length: int) -> str:
     ('aquariu…', 'crab')
     """
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def listing(labels: Sequence[object], most: int = 10) -> str:
+    """Format labels for a message.
+
+    >>> listing(["cat", "dog"]), listing(range(12), most=2), listing([])
+    ("'cat', 'dog'", '0, 1 and 10 more', 'none')
+    """
+    if not labels:
+        return "none"
+    shown = ", ".join(repr(label) for label in labels[:most])
+    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"

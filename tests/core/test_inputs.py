@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import few
 
-from amgc.core.inputs import check_finite, group_by_label, listing, plain, read_features
+from amgc.core.inputs import check_finite, group_by_label, plain, read_features
+from amgc.text import listing
 
 CPU = torch.device("cpu")
 

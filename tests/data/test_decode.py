@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import EpsImagePlugin, Image
+from PIL import EpsImagePlugin, Image, ImageFile
 
+from amgc import files
 from amgc.data import decode as module
 from amgc.data.decode import CorruptImageError, Files, decode, list_images
 
@@ -64,6 +66,60 @@ def test_transparency_is_put_on_white(tmp_path: Path) -> None:
     palette.putpixel((0, 0), 1)
     found = decode(saved(tmp_path / "hole.gif", palette, transparency=0), 4)
     assert found[:, 0, 0].tolist() == [90, 90, 90] and found[:, 1, 1].tolist() == [255, 255, 255]
+
+
+def converted() -> dict[str, tuple[Image.Image, np.ndarray]]:
+    """Return images of several modes and their values in RGB, by the definitions."""
+    rng = np.random.default_rng(0)
+    grey, deep = rng.integers(0, 256, (23, 37), dtype=np.uint8), rng.integers(0, 65536, (23, 37), dtype=np.uint16)
+    real, alpha = rng.random((23, 37), dtype=np.float32), 255 * rng.integers(0, 2, (23, 37), dtype=np.uint8)
+    palette = Image.fromarray(grey % 4).convert("P")
+    palette.putpalette([0, 0, 0, 50, 60, 70, 80, 90, 100, 110, 120, 130])
+    palette.info["transparency"] = 2
+    colours = np.array([[0, 0, 0], [50, 60, 70], [255, 255, 255], [110, 120, 130]], np.uint8)
+    clear = np.where(alpha == 255, grey, 255)
+
+    def three(values: np.ndarray) -> np.ndarray:
+        return np.repeat(values.astype(np.uint8)[..., None], 3, axis=2)
+
+    return {
+        "16 bits": (Image.fromarray(deep), three(np.rint(deep / 257))),
+        "float": (Image.fromarray(real), three(np.rint(real.astype(np.float64) * 255))),
+        "grey": (Image.fromarray(grey), three(grey)),
+        "transparent": (Image.merge("LA", [Image.fromarray(grey), Image.fromarray(alpha)]), three(clear)),
+        "palette": (palette, colours[grey % 4]),
+    }
+
+
+@pytest.mark.parametrize("mode", list(converted()))
+@pytest.mark.parametrize("rows", [1, 2, 7, 1000])
+def test_converting_a_few_rows_at_a_time_changes_no_pixel(mode: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    image, expected = converted()[mode]
+    monkeypatch.setattr(module, "STRIP", rows * image.width)
+    assert np.array_equal(np.asarray(module.to_rgb(image)), expected)
+    for size in (8, 23, 40):
+        width = int(size * 37 / 23)
+        large = Image.fromarray(expected).resize((width, 23), Image.Resampling.BILINEAR)
+        large = large.resize((width, size), Image.Resampling.BILINEAR)
+        left = round((width - size) / 2)
+        assert np.array_equal(np.asarray(module.shorter_side(image, size)), np.asarray(large)[:, left : left + size])
+
+
+def test_a_large_image_of_16_bits_is_never_in_memory_as_floating_point_numbers(tmp_path: Path) -> None:
+    path = saved(tmp_path / "deep.png", Image.fromarray(np.full((3000, 2000), 300, np.uint16)))
+    tracemalloc.start()  # counts arrays, but not Pillow's images
+    try:
+        decode(path, 8)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3000 * 2000 * np.dtype(np.float64).itemsize
+
+
+def test_an_image_that_is_given_is_not_turned_itself() -> None:
+    image = Image.new("RGB", (20, 10))
+    image.getexif()[0x0112] = 6
+    assert module.read_image(image, "mine")[0].size == (10, 20) and image.size == (20, 10)
 
 
 def test_a_photograph_that_was_taken_sideways_stands_upright(tmp_path: Path) -> None:
@@ -122,8 +178,8 @@ def test_values_without_a_known_range_are_refused(tmp_path: Path) -> None:
         decode(path, 4)
 
 
-def test_a_missing_file_is_missing_and_not_corrupt(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+def test_a_missing_file_is_named_as_one_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(CorruptImageError, match=r"gone\.png.*no such file"):
         decode(tmp_path / "gone.png", 4)
 
 
@@ -134,7 +190,7 @@ class Broken(io.BytesIO):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ESTALE])
 def test_an_error_of_the_disk_is_no_corrupt_image(
     code: int, tmp_path: Path, paint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +199,7 @@ def test_an_error_of_the_disk_is_no_corrupt_image(
 
     path = paint(tmp_path / "x.png")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "open", refused if code != errno.EIO else lambda *_: Broken(), raising=False)
+        patch.setattr(files, "open", refused if code != errno.EIO else lambda *_: Broken(), raising=False)
         with pytest.raises(OSError) as caught:
             decode(path, 4)
         assert caught.value.errno == code
@@ -195,6 +251,6 @@ def test_hidden_files_and_other_files_do_not_count(tmp_path: Path, paint: Callab
 def test_an_image_with_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST", 2_000_000)
     path = saved(tmp_path / "large.png", Image.new("RGB", (2000, 1001)))
-    monkeypatch.setattr(module, "to_rgb", lambda image: pytest.fail("it was decoded"))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("it was decoded"))
     with pytest.raises(CorruptImageError, match=r"large\.png.*more than 2 million pixels"):
         decode(path, 8)

@@ -151,7 +151,9 @@ def test_a_run_on_features_or_half_a_run_is_refused(tmp_path):
         model_from_run(tmp_path / "vectors", tmp_path / "model")
     folder, *_ = finished(tmp_path, "amgc")
     about = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(about | {"sizes": [*about["sizes"], 2]}))
+    (folder / "run.json").write_text(
+        json.dumps(about | {"sizes": [*about["sizes"], 2], "class_names": [*about["class_names"], "x", "y"]})
+    )
     with pytest.raises(ModelError, match="has done 3 of 4 tasks; `amgc resume` it first"):
         model_from_run(folder, tmp_path / "model")
     with pytest.raises(FileNotFoundError, match="no run in"):

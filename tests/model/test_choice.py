@@ -14,7 +14,8 @@ from PIL import Image
 from amgc.cli.main import main
 from amgc.features.lite import VARIANTS, is_installed
 from amgc.model import Model, choice
-from amgc.model.choice import in_colour
+from amgc.model.choice import INSPECTED_SIDE, in_colour, look
+from amgc.model.pictures import pictures
 
 HUES = {"grass": (60, 140, 40), "sky": (90, 150, 230), "rose": (200, 40, 70)}
 
@@ -170,3 +171,13 @@ def test_an_onnx_file_holds_the_network(tmp_path: Path, installed: None) -> None
     found = session.run(["name"], {"images": np.stack([np.asarray(image) for image in shown])})[0]
     assert found.tolist() == [one.label for one in model.predict(shown)]
     assert [path.name for path in tmp_path.glob("*.onnx*")] == ["model.onnx"], "one file"
+
+
+@pytest.mark.parametrize("size", [(1200, 1100), (300, 700), (130, 100)])
+def test_a_png_is_inspected_at_the_size_of_a_jpeg(size):
+    sides = []
+    for kind in ("PNG", "JPEG"):
+        file = io.BytesIO()
+        Image.new("RGB", size, (200, 30, 30)).save(file, kind)
+        sides.append(look(pictures(file.getvalue())).side)
+    assert sides[0] == sides[1] <= 2 * INSPECTED_SIDE

@@ -337,8 +337,8 @@ def test_a_manifest_of_another_version_or_a_damaged_file_is_refused(make):
     for changed, said in (
         (text.replace('"version": 1', '"version": 9'), "version 9"),
         (text[:50], "damaged"),
-        ("{}", "do not fit together"),
-        (text.replace("classes-", "../classes-"), "not a model file"),
+        ("{}", "not a model's manifest"),
+        (text.replace("classes-", "../classes-"), "not a file of a model"),
     ):
         manifest.write_text(changed)
         with pytest.raises(ValueError, match=said):

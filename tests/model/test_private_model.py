@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from model.drawing import draw
 
 from amgc.core.privacy import BudgetError, Privacy
-from amgc.model import Model, ModelError
+from amgc.files import FileFormatError
+from amgc.model import Model, ModelError, edits
+from amgc.model.folder import Folder
 from amgc.model.info import read_info
 
 KINDS = ("cat", "dog", "owl")
@@ -77,6 +80,86 @@ def test_forgetting_keeps_the_record_and_the_last_class_cannot_be_forgotten(priv
         model.forget("cat")
 
 
+def test_forgetting_in_the_file_gives_the_statistics_of_the_sums_without_the_class(private):
+    model = private()
+    model.learn_all(lesson())
+    expected = copy.deepcopy(model._state.classifier).forget("dog")
+    with Folder(model.path).lock():
+        edits.forget(Folder(model.path), "dog")
+    found = Model.open(model.path)._state.classifier
+    assert found.statistics_.classes == ["cat", "owl"] and found.spent_ == expected.spent_
+    assert found.sums_.second.equal(expected.sums_.second) and found.statistics_.mean.equal(expected.statistics_.mean)
+    with pytest.raises(ModelError, match="private model cannot be undone"):
+        Folder(model.path).undo()
+
+
+def test_a_class_that_gets_the_name_of_a_forgotten_one_has_spent_both_budgets(private):
+    model = private(lessons=2)
+    model.learn_all(lesson())
+    loss = Privacy(8.0, lessons=2).loss
+    model.forget("dog").rename("owl", "dog")
+    assert model._state.classifier.sums_.spent == pytest.approx({"cat": loss, "dog": 2 * loss})
+    assert read_info(model.path).privacy["spent"] == pytest.approx(model._state.classifier.spent_)
+    assert "owl" not in model.info().privacy["spent"]
+    with pytest.raises(BudgetError, match="budget of 'dog' is spent"):
+        model.learn(draw("dog", 9), "dog")
+
+
+def test_vectors_can_have_a_budget_with_a_centre_of_the_user_or_none(tmp_path):
+    random = np.random.default_rng(0)
+    given = {kind: random.normal(size=(60, 4)) + 9 * np.eye(4)[place] for place, kind in enumerate(KINDS)}
+    for name, centre in (("none", None), ("chosen", [1.0, 2.0, 3.0, 4.0])):
+        model = Model.create(tmp_path / name, "vectors", privacy=Privacy(8.0, centre=centre))
+        model.learn_all(given)
+        model = Model.open(model.path)
+        assert model._state.classifier.privacy_.centre == (centre and tuple(centre))
+        assert model.evaluate(given).accuracy > 0.9 and not model.info().can_undo
+        with pytest.raises(BudgetError):
+            model.learn(given["owl"], "owl")
+    with pytest.raises(ValueError, match="centre has 3 numbers, but rows have 4"):
+        Model.create(tmp_path / "wrong", "vectors", privacy=Privacy(8.0, centre=[0.0] * 3)).learn_all(given)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("privacy", "epsilon"), -1.0, "epsilon must be a number above 0"),
+        (("privacy", "delta"), 2.0, "delta must be a number"),
+        (("privacy", "lessons"), 1.5, r"made\.privacy\.lessons must be int"),
+        (("privacy",), None, r"made\.classifier\.epsilon must be that of made\.privacy, None"),
+        (("classifier", "epsilon"), 100.0, r"made\.classifier\.epsilon must be that of made\.privacy, 8\.0"),
+        (("classifier", "centre"), "x", r"made\.classifier\.centre must be"),
+        (("classifier", "centre"), [0.0] * 7, "the centre has 7 numbers for 8 features"),
+        (("fewest",), 0, r"made\.fewest must be at least 1"),
+    ],
+)
+def test_settings_of_privacy_in_a_damaged_manifest_are_named(private, place, value, message):
+    model = private()
+    path = model.path / "manifest.json"
+    content = json.loads(path.read_text())
+    *above, last = ("made", *place)
+    within = content
+    for name in above:
+        within = within[name]
+    within[last] = value
+    del content["checksum"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match=message):
+        Model.open(model.path)
+
+
+def test_a_manifest_without_the_budget_of_its_classes_is_refused(private):
+    model = private()
+    model.learn_all(lesson(9))
+    path = model.path / "manifest.json"
+    content = json.loads(path.read_text())
+    del content["checksum"], content["made"]["privacy"]
+    content["made"]["classifier"] = {"covariance": "shared"}
+    path.write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match="it has a privacy budget and the manifest has none"):
+        Model.open(model.path)
+
+
 def test_sites_merge_their_noisy_sums_and_a_copy_is_noticed(private, tmp_path):
     one, other = private("one"), private("other")
     one.learn_all({kind: draw(kind, 60) for kind in KINDS[:2]})
@@ -90,8 +173,12 @@ def test_sites_merge_their_noisy_sums_and_a_copy_is_noticed(private, tmp_path):
         merged.merge(merged)
     plain = Model.create(tmp_path / "plain", "convnet", size=16, dim=8)
     plain.learn_all(lesson(5))
-    with pytest.raises(ValueError, match="both classifiers must be private"):
-        Model.merged([one, plain], tmp_path / "mixed")
+    empty = Model.create(tmp_path / "empty", "convnet", size=16, dim=8)
+    for public in (plain, empty):
+        with pytest.raises(ModelError, match="both models must have a privacy budget"):
+            Model.merged([one, public], tmp_path / "mixed")
+        with pytest.raises(ModelError, match="both models must have a privacy budget"):
+            public.merge(one)
 
 
 def test_info_says_what_others_can_find_out(private, make):

@@ -87,7 +87,17 @@ def test_a_name_that_was_made_to_point_here_is_not(model, host, path):
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://127.0.0.1:9000", "http://localhost:8000", "file://", ""]
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:9000",
+        "http://localhost:8000",
+        "file://",
+        "",
+        "http://[::1",
+        "http://[x]",
+    ],
 )
 @pytest.mark.parametrize("path", ASKED)
 def test_a_page_of_another_site_is_refused(model, path, origin):
@@ -263,6 +273,16 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(model, sid
         for path, form in (("/api/predict", {}), ("/api/learn", {"data": {"label": "large"}})):
             answer = asking.post(path, files=parts(large_png(side)), **form)
             assert answer.status_code == 413 and "1 million pixels" in answer.json()["detail"]
+
+
+def test_the_pixels_of_a_request_have_a_limit_together(model, monkeypatch):
+    from PIL import ImageFile
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *_: pytest.fail("decoded"))
+    with client(model, limits=Limits(megapixels=1, total_megapixels=2)) as asking:
+        for path, form in (("/api/predict", {}), ("/api/learn", {"data": {"label": "many"}})):
+            answer = asking.post(path, files=parts(*[large_png(900)] * 3), **form)
+            assert answer.status_code == 413 and "2 million pixels together" in answer.json()["detail"]
 
 
 # ---- nothing on the disk -------------------------------------------------------------------------------------------------

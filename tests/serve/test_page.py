@@ -53,6 +53,7 @@ def tree(tmp_path, drawn) -> Path:
             (root / kind / ("more" if number > 3 else "") / path.name).write_bytes(path.read_bytes())
     (root / "night" / "notes.txt").write_text("not a picture")
     (root / "night" / "damaged.jpg").write_text("no picture at all")
+    (root / ".hidden").write_text("not a picture")
     return root
 
 
@@ -130,7 +131,7 @@ def test_a_dropped_folder_of_folders_becomes_cards_and_one_undo_takes_all_back(t
             said = json.dumps(tab.card(kind, "> .said"))
             tab.until(f"document.querySelector({said}).innerText.includes('Learned from 6 pictures')")
         assert tab.evaluate("document.querySelectorAll('.card').length") == 3  # the empty cards have gone
-        assert tab.text("teach-said") == "1 other file was left out: places/night/notes.txt."
+        assert tab.text("teach-said") == "2 other files were left out: places/.hidden, places/night/notes.txt."
         assert "1 picture could not be used: damaged.jpg." in tab.said("night")
         bad = tab.card("night", ".thumbs .bad")
         assert tab.evaluate(f"document.querySelectorAll({json.dumps(bad)}).length") == 1
@@ -140,6 +141,22 @@ def test_a_dropped_folder_of_folders_becomes_cards_and_one_undo_takes_all_back(t
         tab.click("#undo")
         tab.until("document.getElementById('known-sum').innerText.includes('Nothing learned yet')")
         assert Model.open(model).classes == {} and tab.complaints == []
+
+
+def test_what_the_browser_cannot_read_of_a_dropped_folder_is_named(page):
+    file = "{ isFile: true, name: 'gone.jpg', file: (_, fail) => fail() }"
+    locked = "{ name: 'locked', createReader: () => ({ readEntries: (_, fail) => fail() }) }"
+    inside = f"let given = [{file}, {locked}]; const readEntries = (done) => done(given.splice(0, 9));"
+    root = "{ name: 'places', createReader: () => ({ readEntries }) }"
+    found = page.evaluate(
+        f"import('/pictures.js').then(async ({{ dropped, sorted, portions }}) => {{ {inside}"
+        f"const transfer = {{ files: [], items: [{{ kind: 'file', webkitGetAsEntry: () => ({root}) }}] }};"
+        "const { folders, left } = sorted(await dropped(transfer)), refused = [];"
+        "const limits = { upload_mb: 1, images: 9 };"
+        "await portions(folders[0].files, limits, ({ name }, reason) => refused.push([name, reason]));"
+        "return [left, refused]; })"
+    )
+    assert found == [["places/locked/…"], [["gone.jpg", "the browser cannot read it"]]]
 
 
 @pytest.mark.slow

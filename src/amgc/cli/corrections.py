@@ -17,34 +17,44 @@ def rename(
     join: Annotated[bool, arg(help="if there is a class NEW already: make one class of both")] = False,
 ) -> None:
     """Rename a class. With --join, make one class of two, as if their images had been learned as one class."""
-    from amgc.model import Model
-    from amgc.model.model import normal
+    from amgc.model import edits
+    from amgc.model.folder import Folder
+    from amgc.model.names import checked_name, normal
 
-    opened = Model.open(model)
-    before = opened.classes
-    opened.rename(label, new, join=join)
-    if len(opened.classes) == len(before):
-        show(f"Renamed {label!r} to {new!r}.")
-    else:
-        show(f"Joined {label!r} with {new!r}, which has {plural(opened.classes[normal(new)], 'image')} now.")
+    folder, old, name = Folder(model), normal(label), checked_name(new)
+    if join and name in folder.manifest().classes:
+        from amgc.model import Model  # imports torch
+
+        count = Model.open(model).rename(label, new, join=True).classes[name]
+        show(f"Joined {label!r} with {new!r}, which has {plural(count, folder.manifest().noun)} now.")
+        return
+    folder.manifest()  # raises an error before a lock is created
+    with folder.lock():
+        edits.rename(folder, old, name)
+    show(f"Renamed {label!r} to {new!r}.")
 
 
 def undo(
     model: ModelFolder,
     clear: Annotated[bool, arg(help="do not undo; delete the stored state before the last change")] = False,
 ) -> None:
-    """Take back the last change of a model: learn, forget, rename, join or merge. One change can be taken back."""
-    from amgc.model import Model
+    """Take back the last change of a model: learn, rename, join or merge, not forget. One change can be taken back."""
+    from amgc.model.folder import Folder
 
-    opened = Model.open(model)
+    folder = Folder(model)
+    before = folder.manifest().classes
+    with folder.lock():
+        if clear:
+            folder.drop_previous()
+        else:
+            folder.undo()
     if clear:
-        opened.drop_previous()
         show("Deleted the state before the last change, which cannot be undone now.")
         return
-    before = opened.classes
-    after = opened.undo().classes
+    manifest = folder.manifest()
+    after = manifest.classes
     changed = [
-        f"{name!r} has {plural(after[name], 'image')} again" if name in after else f"{name!r} is gone"
+        f"{name!r} has {plural(after[name], manifest.noun)} again" if name in after else f"{name!r} is gone"
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]

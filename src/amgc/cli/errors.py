@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from amgc.runs.folder import is_first_process
 from amgc.text import byte_size
@@ -20,6 +21,7 @@ PARENT = os.getppid()
 # By name, because the modules that define them may import torch.
 DAMAGED_FILES = {"FileFormatError", "RunError", "CorruptImageError"}
 FAILURES = {"TrainingError", "OutOfMemoryError", "ModelBusyError"}
+NO_MEMORY = ("DefaultCPUAllocator", "Storage size calculation overflowed", "numel: integer multiplication overflow")
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -41,6 +43,17 @@ def check_text(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if not is_text(argument):
             raise UsageError(f"{argument!r} is not UTF-8, so run.json cannot store it; use another name.")
+
+
+def trust(given: Sequence[str]) -> None:
+    """Execute the Python files that a run's folder may name because the user names them here. Their paths are printed first."""
+    from amgc.registry import import_file, is_file
+
+    for path in given:
+        if not is_file(path):
+            raise UsageError(f"--trust takes Python files, whose names end in .py; not {path!r}.")
+        say(f"executing {Path(path).resolve()}")
+        import_file(Path(path))
 
 
 @contextmanager
@@ -83,11 +96,17 @@ def _failed_first() -> bool:
 def exit_code(error: Exception) -> int | None:
     """Return 1 or 2 for an error that is reported as a message, None for a bug."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & (DAMAGED_FILES | FAILURES) or isinstance(error, ImportError | MemoryError):
+    if kinds & (DAMAGED_FILES | FAILURES) or isinstance(error, ImportError | MemoryError) or _no_memory(error):
         return FAILED
     if isinstance(error, FileNotFoundError | NotADirectoryError | FileExistsError | ValueError):
         return WRONG_INPUT
     return FAILED if isinstance(error, OSError) else None
+
+
+def _no_memory(error: Exception) -> bool:
+    """Return whether torch could not allocate a tensor; on the CPU it says so by the text of a RuntimeError."""
+    on_gpu = "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
+    return on_gpu or (isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY))
 
 
 def message(error: Exception) -> str:
@@ -103,8 +122,8 @@ def message(error: Exception) -> str:
         return f"{error.filename!r} is on a read-only disk; choose another folder."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
-    if isinstance(error, MemoryError) or "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}:
-        return f"out of memory ({error}); smaller --first.batch-size and --later.batch-size need less."
+    if isinstance(error, MemoryError) or _no_memory(error):
+        return f"out of memory ({str(error).strip()}); smaller batches, images and numbers of features need less."
     return str(error) or type(error).__name__
 
 

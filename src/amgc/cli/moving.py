@@ -209,14 +209,14 @@ def read_journal(folder: Path) -> list[Sort]:
     path = folder / JOURNAL
     if not path.exists():
         return []
-    content = path.read_bytes()
+    content = files.read_bytes(path, files.MOST_JSON)
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:  # killed while it wrote: nothing was done yet
         os.truncate(path, len(whole))
     sorts: list[Sort] = []
     for number, text in enumerate(whole.splitlines(), start=1):
         try:
-            line = json.loads(text)
+            line = files.parse_json(text)
             if "sort" in line:
                 sorts.append(Sort())
             elif "end" in line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
+from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
 from amgc.cli.tyro_flags import several
 from amgc.runs.folder import RUN
 from amgc.text import byte_size, duration, plural, printable
@@ -27,9 +29,11 @@ ModelFolder: TypeAlias = Annotated[Positional[str], arg(metavar="MODEL", help="f
 NewModelFolder: TypeAlias = Annotated[str, arg(aliases=["-o"], metavar="MODEL", help="folder of the new model")]
 Photos: TypeAlias = Annotated[
     Positional[tuple[str, ...]],
-    several("FOLDER", "folders with one sub-folder per class; with --label images, or folders of them"),
+    several("FOLDER", "folders with one sub-folder per class, or files of vectors; with --label images, or folders of them"),
 ]
-ClassFolders: TypeAlias = Annotated[Positional[tuple[str, ...]], several("FOLDER", "folders with one sub-folder per class")]
+ClassFolders: TypeAlias = Annotated[
+    Positional[tuple[str, ...]], several("FOLDER", "folders with one sub-folder per class, or files of vectors")
+]
 Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 SHOWN = 5  # names in a list
@@ -78,11 +82,20 @@ def learn(
     """Learn classes from images: each sub-folder of FOLDER is a class. The first call creates the model.
 
     `amgc learn MODEL --label CLASS IMAGE …` learns one class. Images of a known class are added to it. No image is stored.
+    `amgc learn MODEL FILE.npz` learns from vectors, such as embeddings: arrays x (n, d) and y (n,), or a .parquet file with a
+    column `label`.
     """
-    images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
+    images: Mapping[str, Sequence[Any]]
+    left_out: list[str] = []
+    given_vectors = are_vectors(folders)
+    if given_vectors:
+        images = vectors_by_class(folders, "train", label)
+        features = features or (None if (Path(model) / "manifest.json").is_file() else "vectors")
+    else:
+        images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
 
     from amgc.cli.progress import bar, console
-    from amgc.model.model import normal
+    from amgc.model.names import normal
 
     chosen: dict[str, Any] = {
         "features": features,
@@ -95,6 +108,7 @@ def learn(
     chosen |= {"epsilon": epsilon, "delta": delta, "lessons": lessons, "fewest": fewest}
     opened, created = open_or_create(model, chosen)
     try:
+        check_kind(opened, given_vectors)
         screen = console()
         with bar(screen, "learning", quiet) as progress:
             shown = progress if quiet else with_cost(progress, screen)
@@ -106,23 +120,29 @@ def learn(
         raise
     if quiet:
         return
-    lines = describe_learned(learned, left_out, len(opened.classes))
-    used = opened.info().features
+    info = opened.info()
+    lines, used = describe_learned(learned, left_out, len(opened.classes), info.noun), info.features
     if created and used.get("why"):
         lines.insert(1, f"Features: {used['name']}, because {used['why']}. --features chooses others.")
     unusable = [label for label in images if normal(label) not in learned.added]
     if unusable:
-        lines.append(f"Not learned, because none of their images could be used: {shortened(unusable)}")
+        lines.append(f"Not learned, because none of their {info.noun}s could be used: {shortened(unusable)}")
     show(*lines)
 
 
 def forget(model: ModelFolder, label: Annotated[Positional[str], arg(metavar="CLASS", help="name of the class")]) -> None:
     """Make a model forget a class."""
-    from amgc.model import Model
+    from amgc.model import edits
+    from amgc.model.folder import Folder
+    from amgc.model.info import read_info
+    from amgc.model.names import normal
 
-    opened = Model.open(model).forget(label)
-    text = f"Forgot {label!r}; the model has {plural(len(opened.classes), 'class')}."
-    if opened.info().covariance == "shared":
+    folder = Folder(model)
+    folder.manifest()  # raises an error before a lock is created
+    with folder.lock():
+        left = edits.forget(folder, normal(label))
+    text = f"Forgot {label!r}; the model has {plural(len(left.classes), 'class')}."
+    if read_info(model).covariance == "shared":
         text += " Its contribution to the covariance shared by all classes cannot be separated and remains."
     show(text)
 
@@ -138,20 +158,25 @@ def merge(
     from amgc.model import Model
 
     merged = Model.merged([Model.open(path) for path in models], out)
-    show(f"{out}: {plural(len(merged.classes), 'class')} from {plural(sum(merged.classes.values()), 'image')}.")
+    show(f"{out}: {plural(len(merged.classes), 'class')} from {plural(sum(merged.classes.values()), merged.info().noun)}.")
 
 
 def model_of_run(
     run: Annotated[Positional[str], arg(metavar="RUN", help="folder of a run")],
     out: NewModelFolder,
+    trust: Annotated[
+        tuple[str, ...], arg(metavar="FILE.py …", help="Python files with your own method or extractor that the run needs")
+    ] = (),
 ) -> None:
     """Create a model from a finished run of `amgc run`: its network, its classifier and its class statistics."""
+    from amgc.cli import errors
     from amgc.engine.model_from_run import model_from_run
 
     inside = sorted(path.parent.name for path in Path(run).glob(f"*/{RUN}"))
     if inside and not (Path(run) / RUN).exists():
         choices = ", ".join(f"{run}/{name}" for name in inside)
         raise UsageError(f"{run!r} contains several runs; specify one of them: {choices}")
+    errors.trust(trust)
     model = model_from_run(run, out)
     more = "It can learn more classes." if model.info().changeable else "It has no class statistics, so it cannot learn."
     show(f"{out}: {plural(len(model.classes), 'class')}. {more}")
@@ -163,11 +188,11 @@ def info(model: ModelFolder, as_json: Json = False) -> None:
 
     found = read_info(model)
     if as_json:
-        print(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
+        print_json(dataclasses.asdict(found), indent=1)
         return
     show(*describe(found))
     if found.classes:
-        header = ["class", "images", *(["margin"] if found.margins else [])]
+        header = ["class", f"{found.noun}s", *(["margin"] if found.margins else [])]
         rows = [[name, f"{count:,}" if found.changeable else "?"] for name, count in found.classes.items()]
         for row in rows if found.margins else ():
             row.append(f"{found.margins[row[0]]:.3g}")
@@ -178,18 +203,19 @@ def info(model: ModelFolder, as_json: Json = False) -> None:
 def export(
     model: ModelFolder, onnx: Annotated[str, arg(metavar="FILE", help="file to write; an existing one is replaced")]
 ) -> None:
-    """Export a model as one ONNX file. Input: RGB images of any size, uint8 (n, height, width, 3). Output: probabilities,
-    number and name of the class. Resizing and normalisation are part of the file.
+    """Export a model as one ONNX file. Input: RGB images of any size, uint8 (n, height, width, 3), or vectors, float32 (n, d).
+    Output: probabilities, number and name of the class. Resizing and normalisation are part of the file.
 
     The file is written only if its predictions agree with the model's: probabilities to 1e-5 for each unit of difference
     between scores, because features are float32. Rejection (`predict --reject`) is not exported. Needs the extra `onnx`.
     """
     from amgc.model import Model
 
-    made = Model.open(model).export_onnx(onnx)
+    opened = Model.open(model)
+    made = opened.export_onnx(onnx)
     show(
         f"{made.path}: {plural(len(made.classes), 'class')}, {byte_size(made.bytes)}. Probabilities in onnxruntime "
-        f"differ from the model's by at most {made.difference:.0e} on {made.pictures} images of noise."
+        f"differ from the model's by at most {made.difference:.0e} on {made.pictures} {opened.info().noun}s of noise."
     )
 
 
@@ -330,23 +356,23 @@ def _instead(left: Mapping[str, Sequence[str]]) -> str:
     return f" Left out: {'; '.join(as_lines(left))}" if left else ""
 
 
-def describe_learned(learned: Learned, left_out: Sequence[str], known: int) -> list[str]:
+def describe_learned(learned: Learned, left_out: Sequence[str], known: int, noun: str = "image") -> list[str]:
     """Describe what was learned and what was not."""
     rate = learned.images / max(learned.seconds, 1e-9)
     lines = [
-        f"Learned {plural(len(learned.added), 'class')} from {plural(learned.images, 'image')} in "
-        f"{learned.seconds:.1f} s ({rate:.0f} images/s); the model has {plural(known, 'class')}. No image was stored."
+        f"Learned {plural(len(learned.added), 'class')} from {plural(learned.images, noun)} in "
+        f"{learned.seconds:.1f} s ({rate:.0f} {noun}s/s); the model has {plural(known, 'class')}. No {noun} was stored."
     ]
     if learned.again:
-        lines.append(f"Known before, images added: {shortened(learned.again)}")
+        lines.append(f"Known before, {noun}s added: {shortened(learned.again)}")
     few = [name for name, count in learned.added.items() if count <= 2 and name not in learned.again]
     if few:
-        lines.append(f"Only one or two images, whose features follow from the stored statistics: {shortened(few)}")
+        lines.append(f"Only one or two {noun}s, whose features follow from the stored statistics: {shortened(few)}")
     if learned.animated:
         animated = plural(len(learned.animated), "animated image")
         lines.append(f"Only the first frame of {animated} was used: {shortened(learned.animated)}")
     if learned.skipped:
-        lines.append(f"{plural(len(learned.skipped), 'image')} could not be used:")
+        lines.append(f"{plural(len(learned.skipped), noun)} could not be used:")
         lines += [f"  {path}: {reason}" for path, reason in learned.skipped[:SHOWN]]
         if len(learned.skipped) > SHOWN:
             lines.append(f"  and {len(learned.skipped) - SHOWN:,} more")
@@ -363,7 +389,7 @@ def describe(found: Info) -> list[str]:
     dim = f"{features['dim']:,} features" if features["dim"] else "fitted when the model first learns"
     described = f"{features['name']}, {dim}" if features["name"] else "chosen when the model first learns"
     return [
-        f"{found.path}: {plural(len(found.classes), 'class')} from {plural(found.images, 'image')}",
+        f"{found.path}: {plural(len(found.classes), 'class')} from {plural(found.images, found.noun)}",
         f"Features: {described}" + (f", images of {side} × {side} pixels" if side else ""),
         *([f"Chosen because {features['why']}"] if features.get("why") else []),
         *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
@@ -378,6 +404,16 @@ def describe(found: Info) -> list[str]:
         *(["What others can find out from the model:"] if found.reveals else []),
         *[f"  {text}" for text in found.reveals],
     ]
+
+
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print a value as JSON. Characters that the output cannot encode are escaped as JSON does it."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=indent)
+    print(text)
 
 
 def show(*lines: str) -> None:

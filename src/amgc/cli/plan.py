@@ -5,7 +5,6 @@ FOLDER/plan.json stores them, so that `amgc resume` can continue.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import warnings
@@ -15,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc.cli.errors import STOPPED
-from amgc.cli.progress import Quiet, Shown, stoppable
+from amgc.cli.progress import Quiet, Shown, lasting_output, stoppable
 from amgc.cli.results import show_summary
 from amgc.engine.config import Config, absolute_path, read_config
-from amgc.files import FileFormatError, write_json
+from amgc.files import FileFormatError, read_json, write_json
 from amgc.methods.registry import find
+from amgc.options import decode
 from amgc.runs.folder import PLAN, RunFolder, is_first_process
 
 if TYPE_CHECKING:
@@ -63,14 +63,50 @@ class Plan:
         if not path.is_file():
             config = read_config(folder, {})
             return cls(folder, {find(config.method).name: config})
+        content = read_json(path)
         try:
-            content = json.loads(path.read_text())
-            if content["version"] != VERSION:
-                raise FileFormatError(f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}.")
-            configs = {name: Config.from_json(values) for name, values in content["runs"].items()}
-            return cls(folder, configs, content["paper"], content["giver"], tuple(content["takers"]))
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise FileFormatError(f"{str(path)!r} is damaged or not a plan ({error!r}).") from error
+            found: _PlanFile = decode(_PlanFile, content, "the plan")
+            if found.version != VERSION:
+                raise FileFormatError(f"{str(path)!r} has version {found.version}; this amgc reads version {VERSION}.")
+            found.check()
+        except FileFormatError:
+            raise
+        except ValueError as error:
+            raise FileFormatError(f"{str(path)!r} is damaged: {error}") from error
+        try:
+            configs = {name: _config(name, values) for name, values in found.runs.items()}
+            return cls(folder, configs, found.paper, found.giver, found.takers)
+        except ValueError as error:
+            raise FileFormatError(f"{str(path)!r} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class _PlanFile:
+    """The contents of plan.json."""
+
+    version: int
+    runs: dict[str, dict[str, Any]]
+    paper: dict[str, dict[str, float]]
+    giver: str | None
+    takers: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raise ValueError if the names do not fit together. Names of methods are names of folders."""
+        for name in self.runs:
+            if Path(name).name != name or name.startswith("."):
+                raise ValueError(f"{name!r} in runs is not the name of a method.")
+        if not self.runs:
+            raise ValueError("runs is empty.")
+        for field_name, names in (("giver", [self.giver] if self.giver is not None else []), ("takers", self.takers)):
+            if unknown := [name for name in names if name not in self.runs]:
+                raise ValueError(f"{field_name} names {unknown[0]!r}, which is not one of the runs.")
+
+
+def _config(name: str, values: dict[str, Any]) -> Config:
+    try:
+        return Config.from_json(values)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(f"runs.{name}: {error if isinstance(error, ValueError) else repr(error)}") from error
 
 
 def shared(plan: Plan) -> Plan:
@@ -98,7 +134,7 @@ def run_plan(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool
 
     shown = Quiet() if (quiet and not dry_run) or not is_first_process() else Shown(console)
     plan = shared(plan)
-    with stoppable(shown):
+    with lasting_output(), stoppable(shown):
         return _finish(plan, console, lambda: _run_all(plan, shown, quiet and not dry_run, dry_run, run))
 
 
@@ -144,7 +180,7 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
                 run(replace(config, machine=replace(config.machine, **machine)), plan.place(name), shown, dataset)
         return summary
 
-    with stoppable(shown):
+    with lasting_output(), stoppable(shown):
         return _finish(plan, console, work)
 
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.own_images import ClassFolders, Json, ModelFolder, images_by_class, other_files, shortened, show, show_table
+from amgc.cli.own_images import (
+    ClassFolders,
+    Json,
+    ModelFolder,
+    images_by_class,
+    other_files,
+    print_json,
+    shortened,
+    show,
+    show_table,
+)
+from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
@@ -26,7 +37,7 @@ TOO_FEW = f"fit {DASH}: cannot be told; the model has learned too few images, or
 
 def predict(
     model: ModelFolder,
-    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, or folders of images")],
+    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, folders of images, or files of vectors")],
     top: Annotated[int, arg(help="number of classes to show for each image")] = 1,
     reject: Annotated[
         float | None,
@@ -59,7 +70,7 @@ def predict(
 
     if as_json:
         for one in readable():
-            print(json.dumps(one.to_json(), ensure_ascii=False))
+            print_json(one.to_json())
     elif as_csv:
         write_csv(readable(), min(top, len(opened.classes)))
     else:
@@ -102,22 +113,28 @@ def evaluate(
     out: Annotated[Path | None, arg(metavar="FOLDER", help="write evaluation.json, confusion.csv and plots there")] = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class."""
-    images, others = images_by_class(folders)
+    """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class.
+
+    A model of vectors takes files as for `amgc learn`; of a file with test_x and test_y, these.
+    """
+    images: Mapping[str, Sequence[Any]]
+    given_vectors = are_vectors(folders)
+    images, others = (vectors_by_class(folders, "test"), []) if given_vectors else images_by_class(folders)
 
     from amgc.cli.progress import bar, console
     from amgc.model import Model
 
     opened = Model.open(model)
+    check_kind(opened, given_vectors)
     files = [file for own in images.values() for file in own]
     labels = [label for label, own in images.items() for _ in own]
     with bar(console(), "evaluating", as_json) as progress:
         found = opened.evaluate(files, labels, reject=reject, progress=progress)
     text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
     if as_json:
-        print(text)
+        print_json(found.to_json(), indent=1)
     else:
-        write_summary(found)
+        write_summary(found, opened.info().noun)
         show(*(f"Left out: {text}" for text in others))
     if out is not None:
         write_files(found, text, out)
@@ -141,28 +158,28 @@ def write_files(found: Evaluation, text: str, folder: Path) -> None:
     plot_reliability(found.reliability, found.calibration_error, folder / "reliability.png")
 
 
-def write_summary(found: Evaluation) -> None:
+def write_summary(found: Evaluation, noun: str = "image") -> None:
     """Print accuracy, calibration, the worst classes and the most frequent confusions."""
     if len(found.correct):
-        images = plural(len(found.correct), "image")
+        images = plural(len(found.correct), noun)
         show(f"Accuracy: {percent(found.accuracy)} % of {images} of {plural(len(found.by_class), 'known class')}")
         sure, error = percent(float(found.confidence.mean())), percent(found.calibration_error)
         show(f"Calibration: mean confidence {sure} %; expected calibration error {error} %")
     else:
-        show(f"No accuracy: no usable image is of a class that the model knows ({shortened(found.classes)}).")
+        show(f"No accuracy: no usable {noun} is of a class that the model knows ({shortened(found.classes)}).")
     if found.unseen:
         names = ", ".join(list(found.unseen)[:WORST])
-        show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), 'image')} ({names})")
+        show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), noun)} ({names})")
     if found.reject is not None and not found.has_fits:
         show(f"Rejected: none. {TOO_FEW}")
     elif found.reject is not None:
         known, others = found.rejected()
-        parts = [f"{percent(known)} % of the images of known classes"] if len(found.correct) else []
+        parts = [f"{percent(known)} % of the {noun}s of known classes"] if len(found.correct) else []
         parts += [f"{percent(others)} % of those of unknown classes"] if found.unseen else []
         show(f"Rejected (fit below {found.reject:g}): {' and '.join(parts) or 'none'}")
     if found.skipped:
         first, reason = found.skipped[0]
-        show(f"Not usable: {plural(len(found.skipped), 'image')}; the first is {first}: {reason}")
+        show(f"Not usable: {plural(len(found.skipped), noun)}; the first is {first}: {reason}")
     worst = sorted(found.by_class.items(), key=lambda item: item[1][0] / item[1][1])[:WORST]
     if worst:
         show("")

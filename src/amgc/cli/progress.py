@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS = 0.25  # between two updates, each of which synchronises with the GPU
 PLAIN_REFRESH_SECONDS = 60.0  # without a terminal, where each update is a new line
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+CLOSED = (errno.EPIPE, errno.EIO, errno.ENXIO)  # of a pipe without a reader, and of a terminal that is gone
 MAX_NAMES = 40  # characters of class names
 
 
@@ -168,9 +173,52 @@ class Shown(Quiet):
             self.live = None
 
 
+class _Lasting:
+    """Standard output that may close: the first failed write is reported on stderr, and what follows is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self.closed_early = stream, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, action: Callable[[], Any]) -> None:
+        if self.closed_early:
+            return
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in CLOSED:
+                raise
+            self.closed_early = True
+            with suppress(OSError):  # or Python would try to write the rest when it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            with suppress(OSError):
+                say("the output was closed; the run goes on without it. Ctrl-C or SIGTERM saves and stops it.")
+
+
+@contextmanager
+def lasting_output() -> Iterator[None]:
+    """Let a run go on if nobody reads its output any more: `amgc run | head -1`, or a terminal that was closed."""
+    before = sys.stdout
+    sys.stdout = cast(TextIO, _Lasting(before))
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stdout = before
+
+
 @contextmanager
 def stoppable(shown: Quiet) -> Iterator[None]:
-    """Let the run save a checkpoint and stop on Ctrl-C or SIGTERM. The same signal again ends it immediately."""
+    """Let the run save a checkpoint and stop on Ctrl-C, SIGTERM or SIGHUP. The same signal again ends it immediately."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -179,7 +227,8 @@ def stoppable(shown: Quiet) -> Iterator[None]:
         if number in seen:
             raise KeyboardInterrupt
         if not seen:
-            say("stopping …; the same signal again ends it immediately.")
+            with suppress(OSError):  # the terminal may be gone
+                say("stopping …; the same signal again ends it immediately.")
         seen.add(number)
         shown.stop = True
         if shown.reading:
@@ -189,7 +238,9 @@ def stoppable(shown: Quiet) -> Iterator[None]:
     # Only the first process reacts; the others end when they lose the connection to it. On their own they would stop at
     # different steps and wait for each other forever.
     action = handle if is_first_process() else signal.SIG_IGN
-    before = {number: signal.signal(number, action) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    # nohup ignores SIGHUP, and the run must, too.
+    before = {number: signal.signal(number, action) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
     finally:

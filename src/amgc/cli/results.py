@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from tyro.conf import Positional, arg
 
-from amgc.cli.errors import UsageError, say
+from amgc.cli.errors import UsageError, message, say
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, byte_size, percent
 
@@ -95,12 +95,16 @@ def show_summary(folder: Path, console: Console) -> None:
     from amgc.report import accuracy_table, find_runs, plot_accuracy
 
     runs = find_runs(folder)
-    plot_accuracy(runs, folder / PLOT)
+    plot = f"Plot: {folder / PLOT}"
+    try:
+        plot_accuracy(runs, folder / PLOT)
+    except OSError as error:  # a read-only or full disk: the table is what matters
+        plot = f"The plot was not written: {message(error)}"
     console.print()
     console.print(accuracy_table(runs, width(console)))
     show_paper(folder, runs, console)
     console.print(
-        f"\nRun folder: {folder}\nPlot: {folder / PLOT}\nTable: amgc show {folder}\nHTML page: amgc report {folder}",
+        f"\nRun folder: {folder}\n{plot}\nTable: amgc show {folder}\nHTML page: amgc report {folder}",
         highlight=False,
         markup=False,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from amgc.cli.errors import UsageError, check_text
+from amgc.cli.errors import UsageError, check_text, trust
 from amgc.cli.flags import SPLIT, Parsed, parse
 from amgc.cli.jobs import GRID
 from amgc.cli.tyro_flags import QUICK, UNSET, Flag, Group, make_struct, option_flags, unset
@@ -20,6 +20,7 @@ from amgc.engine.config import Machine
 from amgc.runs.folder import FIRST_TASK, PLAN, RUN, is_first_process
 
 FOLDER = "AMGC_FOLDER"  # passes the chosen folder to the processes that the first one starts
+TRUST = "Python files with your own method, data set or extractor that the run needs; they are executed"
 RESUME = "Continue a run from its last checkpoint, or all unfinished runs of a folder."
 
 
@@ -47,6 +48,7 @@ def resume(arguments: Sequence[str]) -> int:
     flags = [
         Flag("run", tyro.conf.Positional[str], tyro.MISSING, "folder of one or several runs", "RUN"),
         Flag("quiet", bool, False, "print only the result"),
+        Flag("trust", tuple[str, ...], (), TRUST, "FILE.py …"),
     ]
     machine = [unset(flag, "(default: as before)") for flag in option_flags(Machine())]
     struct = make_struct("Resume", flags, {"machine": Group("", "", machine)})
@@ -63,6 +65,7 @@ def resume(arguments: Sequence[str]) -> int:
     from amgc.cli.plan import Plan, resume_plan
     from amgc.cli.progress import console
 
+    trust(given.trust)
     changed = {name: value for name, value in vars(given.machine).items() if value != UNSET}
     return resume_plan(Plan.read(folder), console(), changed, quiet=given.quiet)
 

@@ -9,6 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
+
+LARGEST = 100.0  # of epsilon; e^100 protects nobody, and larger numbers overflow
+
+
+def check_settings(epsilon: Any, delta: Any, lessons: Any, clip: Any, directions: Any) -> None:
+    """Raise a ValueError if a setting of `Privacy` is invalid."""
+    if not (_is_number(epsilon) and 0 < epsilon <= LARGEST):
+        raise ValueError(f"epsilon must be a number above 0 and at most {LARGEST:g}, not {epsilon!r}.")
+    if not (_is_number(delta) and 1e-15 <= delta < 0.5):
+        raise ValueError(f"delta must be a number from 1e-15 to below 0.5, not {delta!r}.")
+    for name, value in {"lessons": lessons, "directions": directions}.items():
+        if not (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1):
+            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
+    if clip is not None and not (_is_number(clip) and 0 < clip < math.inf):
+        raise ValueError(f"clip must be a positive number or None, not {clip!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def gaussian_delta(loss: float, epsilon: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,15 +28,17 @@ class Classifier:
     margins: np.ndarray
     temperature: float
     parameters: str
+    classes: np.ndarray  # (K,) the labels, so that answers fit the scores while another thread learns
     typicality: Typicality | None = None  # computed on first use
 
     @classmethod
-    def of(cls, solution: Solution, statistics: ClassStatistics, rows: Sequence[int], parameters: str) -> Classifier:
-        """Return the classifier of a solution. `rows` are the rows of the statistics in the order of the classes."""
+    def of(cls, solution: Solution, statistics: ClassStatistics, classes: np.ndarray, parameters: str) -> Classifier:
+        """Return the classifier of a solution of the statistics, in the order of `classes`."""
+        rows = [statistics.index(label) for label in classes.tolist()]
         head, centre = solution.head, statistics.mean.mean(0)
         parts = head.weight, head.bias + head.weight @ centre.to(head.weight), solution.margins
         coef, intercept, margins = (part.cpu().numpy()[rows] for part in parts)
-        return cls(solution, coef, intercept, centre.cpu().numpy(), margins, solution.temperature, parameters)
+        return cls(solution, coef, intercept, centre.cpu().numpy(), margins, solution.temperature, parameters, classes)
 
     def scores(self, X: np.ndarray) -> np.ndarray:
         """Return scores (n, K)."""

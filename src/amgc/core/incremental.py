@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import threading
+import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from amgc.core.classifier import Classifier
 from amgc.core.expected import BETTER, ENOUGH, MANY, ROUGH, Expected, ExpectedAccuracy
-from amgc.core.inputs import Label, check_finite, plain
+from amgc.core.inputs import Label, check_finite, check_range, check_small, in_range, plain
 from amgc.core.parameters import available, check_parameters, read_shrinkage
 from amgc.core.privacy import Privacy, Sums, release
 from amgc.core.regularised import Solution, solve_regularised
@@ -25,6 +28,10 @@ from amgc.core.typicality import Typicality
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+# Not attributes: a classifier is copied, pickled and cloned, and a lock cannot be.
+_LOCKS: weakref.WeakKeyDictionary[IncrementalClassifier, threading.RLock] = weakref.WeakKeyDictionary()
+_GUARD = threading.Lock()
 
 
 class IncrementalClassifier:
@@ -91,7 +98,7 @@ class IncrementalClassifier:
 
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn from more data. New labels become new classes; known classes are updated."""
-        with self._unchanged_on_error():
+        with self._changing():
             first = not hasattr(self, "statistics_")
             X, y = self._checked_data(X, y, reset=first)
             if first:
@@ -138,6 +145,10 @@ class IncrementalClassifier:
 
     def forget(self, label: Label) -> Self:
         """Remove a class, as if it had never been seen."""
+        with self._lock():
+            return self._forget(label)
+
+    def _forget(self, label: Label) -> Self:
         self._check_fitted()
         if self.privacy_ is not None:
             self.statistics_.index(label)  # raises an error if it is not known
@@ -159,6 +170,10 @@ class IncrementalClassifier:
 
     def rename(self, label: Label, new: Label, *, join: bool = False) -> Self:
         """Give a class another label. If another class has it, `join` makes one class of both, as if learned as one."""
+        with self._lock():
+            return self._rename(label, new, join)
+
+    def _rename(self, label: Label, new: Label, join: bool) -> Self:
         self._check_fitted()
         label, new = plain(label), plain(new)
         self.statistics_.index(label)  # raises an error if it is not known
@@ -187,7 +202,16 @@ class IncrementalClassifier:
         return self
 
     def merge(self, other: IncrementalClassifier) -> Self:
-        """Add what another classifier has learned, as if this one had been given its data."""
+        """Add what another classifier has learned, as if this one had been given its data.
+
+        Merged with itself, a classifier counts all its data twice, which a warning says.
+        """
+        if other is self:
+            warnings.warn("a classifier that is merged with itself counts all its data twice.", UserWarning, stacklevel=2)
+        with self._lock():
+            return self._merge(other)
+
+    def _merge(self, other: IncrementalClassifier) -> Self:
         self._check_fitted()
         if not isinstance(other, IncrementalClassifier):
             raise TypeError(f"merge needs another AMGCClassifier, not {type(other).__name__}.")
@@ -214,19 +238,27 @@ class IncrementalClassifier:
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities of the seen classes, (n, n_classes)."""
-        scores = self._scores(X) / self.temperature_
+        scores, solved = self._scored(X)
+        scores /= solved.temperature
         scores = np.exp(scores - scores.max(1, keepdims=True))
         return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _scored(self, X: Any) -> tuple[np.ndarray, Classifier]:
+        """Return scores (n, n_classes) and the classifier that they come from: one state, whatever other threads do."""
         self._check_fitted()
         X = self._checked_rows(X)
         check_finite(X)
-        return self._solved().scores(self._rows(X))
+        solved = self._solved()
+        return solved.scores(self._rows(X)), solved
 
     def _rows(self, X: np.ndarray) -> np.ndarray:
         """Return the rows that the statistics are of: X, or with `epsilon` projected and scaled rows."""
         return X if self.privacy_ is None else self.privacy_.rows(X).numpy()
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the classifier of the current statistics and parameters is known, so that predictions do not wait."""
+        return self._solution is not None and self._solution.parameters == self._solve_parameters()
 
     @property
     def head_(self) -> Head:
@@ -256,11 +288,13 @@ class IncrementalClassifier:
         that was never seen. With fewer than three samples beyond one a class, and for ``covariance="diagonal"``, nothing is
         known and all are 1.
         """
-        chosen = self.classes_[self._scores(X).argmax(1)].tolist()
-        solved = self._solved()
-        if solved.typicality is None:
-            solved.typicality = Typicality(self.statistics_)
-        return solved.typicality(self._rows(self._checked_rows(X)), [self.statistics_.index(label) for label in chosen])
+        with self._lock():
+            scores, solved = self._scored(X)
+            chosen = solved.classes[scores.argmax(1)].tolist()
+            if solved.typicality is None:
+                solved.typicality = Typicality(self.statistics_)
+            rows = [self.statistics_.index(label) for label in chosen]
+        return solved.typicality(self._rows(self._checked_rows(X)), rows)
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.
@@ -336,6 +370,8 @@ class IncrementalClassifier:
                 raise ValueError("not every feature has a name")
         result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
         result._changed()
+        if "certificate" not in header and "head.weight" not in tensors:  # a class was removed from the file
+            return result  # the classifier is solved when it is needed
         weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
         if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
             raise ValueError(f"the weights have shape {tuple(weight.shape)}")
@@ -351,27 +387,33 @@ class IncrementalClassifier:
     def _solved(self) -> Classifier:
         """Return the classifier for the current statistics and parameters. It is solved on first use."""
         self._check_fitted()
-        if self._solution is None or self._solution.parameters != self._solve_parameters():
-            return self._keep(self._solve())
-        return self._solution
+        solved = self._solution  # another thread may replace it, but not change it
+        if solved is not None and solved.parameters == self._solve_parameters():
+            return solved
+        with self._lock():  # wait until the statistics are whole
+            if self._solution is None or not self.is_solved:
+                return self._keep(self._solve())
+            return self._solution
 
     def _solve(self) -> Solution:
         self._check_parameters()
-        return solve_regularised(
-            self.statistics_,
-            is_new=self._is_new(),
-            margin=float(self.margin),
-            balance=self.balance,
-            shrinkage=read_shrinkage(self.shrinkage),
-            standardize=self.standardize,
-        )
+        kept = self.statistics_
+        check_small(float(kept.mean.abs().max()), kept.dtype)
+        with in_range(kept.dtype):
+            return solve_regularised(
+                kept,
+                is_new=self._is_new(),
+                margin=float(self.margin),
+                balance=self.balance,
+                shrinkage=read_shrinkage(self.shrinkage),
+                standardize=self.standardize,
+            )
 
     def _solve_parameters(self) -> str:
         return repr((self.margin, self.balance, self.shrinkage, self.standardize))
 
     def _keep(self, solution: Solution) -> Classifier:
-        rows = [self.statistics_.index(label) for label in self.classes_.tolist()]
-        self._solution = Classifier.of(solution, self.statistics_, rows, self._solve_parameters())
+        self._solution = Classifier.of(solution, self.statistics_, self.classes_, self._solve_parameters())
         return self._solution
 
     def _is_new(self) -> Tensor:
@@ -403,6 +445,7 @@ class IncrementalClassifier:
         if reset:
             self.n_features_in_ = X.shape[1]
         check_finite(X)
+        check_range(X, self.dtype)
         return X, np.asarray(y)
 
     def _checked_rows(self, X: Any) -> np.ndarray:
@@ -447,23 +490,31 @@ class IncrementalClassifier:
         return bool(near) and (mine.clip, self.sums_.dim) == (theirs.clip, other.sums_.dim)
 
     def _check_kind(self, y: np.ndarray) -> None:
-        """Raise if new labels do not sort among the known ones. numpy would turn numbers into strings."""
+        """Raise if new labels do not sort among the known ones. numpy would turn numbers into strings, and True is 1."""
         ours, theirs = self.classes_.tolist(), y.tolist()
         try:
-            if isinstance(theirs[0], str) != isinstance(ours[0], str):
+            if any(isinstance(theirs[0], kind) != isinstance(ours[0], kind) for kind in (str, bool)):
                 raise TypeError
             sorted([ours[0], *theirs])
         except TypeError:
             raise TypeError(f"new labels such as {theirs[0]!r} do not go with known ones such as {ours[0]!r}.") from None
 
+    def _lock(self) -> threading.RLock:
+        """Return the lock of what changes or solves the statistics. Answers of a solved classifier do not wait for it."""
+        with _GUARD:
+            return _LOCKS.setdefault(self, threading.RLock())
+
     @contextmanager
-    def _unchanged_on_error(self) -> Iterator[None]:
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock, and leave the classifier as it was if there is an error."""
+        with self._lock():
+            before = dict(self.__dict__)
+            try:
+                with in_range(torch.float64 if self.dtype == "float64" else torch.float32):
+                    yield
+            except BaseException:
+                self.__dict__ = before
+                raise
 
 
 PARAMETERS = [name for name in inspect.signature(IncrementalClassifier.__init__).parameters if name != "self"]

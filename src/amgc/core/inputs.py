@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,14 +40,6 @@ def group_by_label(labels: Iterable[Label] | np.ndarray | Tensor) -> tuple[list[
     return list(seen), inverse
 
 
-def listing(labels: Sequence[Label], most: int = 10) -> str:
-    """Format labels for a message: `'cat', 'dog' and 90 more`, or `none`."""
-    if not labels:
-        return "none"
-    shown = ", ".join(repr(label) for label in labels[:most])
-    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"
-
-
 def read_features(features: Any, dim: int, device: torch.device) -> Tensor:
     """Convert features (N, dim) to a floating-point tensor on `device`, and check that they are finite."""
     if not isinstance(features, Tensor):
@@ -74,3 +67,40 @@ def check_finite(features: np.ndarray | Tensor) -> None:
             f"{len(bad)} of {len(finite)} rows hold NaN or infinity (first: row {bad[0]}); class statistics need finite "
             "features: drop those rows or impute them."
         )
+
+
+def check_range(features: np.ndarray, dtype: str) -> None:
+    """Raise if squares of features (N, d) would overflow, or if all of them vanish in a dtype, "float32" or "float64"."""
+    if not features.size:
+        return
+    limits, peak = np.finfo(dtype), max(abs(float(features.min())), abs(float(features.max())))
+    if peak > math.sqrt(float(limits.max) / features.size):
+        raise _out_of_range("large", peak, dtype)
+    if 0 < peak < limits.tiny:
+        raise _out_of_range("small", peak, dtype)
+
+
+def check_small(peak: float, dtype: torch.dtype) -> None:
+    """Raise if the largest feature mean is so small that squares lose digits: covariances would be wrong without a sign."""
+    limits = torch.finfo(dtype)
+    if 0 < peak < math.sqrt(limits.tiny / limits.eps):
+        raise _out_of_range("small", peak, str(dtype).removeprefix("torch."))
+
+
+@contextmanager
+def in_range(dtype: torch.dtype) -> Iterator[None]:
+    """Turn errors of arithmetic that overflows or vanishes into a ValueError with advice."""
+    try:
+        yield
+    except (OverflowError, ZeroDivisionError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+        name = str(dtype).removeprefix("torch.")
+        raise ValueError(
+            f"the features are too large or too small for covariances in {name} ({error}); multiply them by a constant."
+        ) from error
+
+
+def _out_of_range(what: str, peak: float, dtype: str) -> ValueError:
+    wider = ", or use dtype='float64'" if dtype == "float32" else ""
+    return ValueError(
+        f"the features are too {what} for covariances in {dtype}: the largest is {peak:.3g}. Multiply them by a number{wider}."
+    )

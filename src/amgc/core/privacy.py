@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from amgc.core import symmetric
-from amgc.core.accounting import gaussian_epsilon, gaussian_loss
+from amgc.core.accounting import check_settings, gaussian_epsilon, gaussian_loss
 from amgc.core.directions import random_directions
-from amgc.core.inputs import Label, group_by_label, listing
+from amgc.core.inputs import Label, group_by_label
 from amgc.core.statistics import ClassStatistics
+from amgc.text import listing
 
 # Shares of the loss that go to counts, to sums of features and to the sum of x xᵀ. On held-out training features of CIFAR-100
 # with 20 to 450 samples a class and ε from 1 to 8, similar shares differ by a point or two (benchmarks/privacy.py).
 COUNT, TOTAL, SECOND = 0.02, 0.78, 0.20
 BITS = 24  # sums and noise are multiples of about 2^-24 of the noise's standard deviation
-LARGEST = 100.0  # of epsilon; e^100 protects nobody, and larger numbers overflow
 ROUNDING = 1e-9  # relative, of losses that add up to the budget
 
 RandomBytes = Callable[[int], bytes]
@@ -71,16 +71,7 @@ class Privacy:
             object.__setattr__(self, "centre", tuple(map(float, self.centre)))
             if not all(map(math.isfinite, self.centre)):
                 raise ValueError("centre holds NaN or infinity.")
-        if not (_is_number(self.epsilon) and 0 < self.epsilon <= LARGEST):
-            raise ValueError(f"epsilon must be a number above 0 and at most {LARGEST:g}, not {self.epsilon!r}.")
-        if not (_is_number(self.delta) and 1e-15 <= self.delta < 0.5):
-            raise ValueError(f"delta must be a number from 1e-15 to below 0.5, not {self.delta!r}.")
-        for name in ("lessons", "directions"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
-        if self.clip is not None and not (_is_number(self.clip) and 0 < self.clip < math.inf):
-            raise ValueError(f"clip must be a positive number or None, not {self.clip!r}.")
+        check_settings(self.epsilon, self.delta, self.lessons, self.clip, self.directions)
 
     @property
     def budget(self) -> float:
@@ -131,10 +122,6 @@ class Privacy:
                 "would exceed it. Learn all samples of a class in one call, or start again with more `lessons` or a larger "
                 "epsilon."
             )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 @lru_cache(maxsize=4)
@@ -281,8 +268,10 @@ class Sums:
         made.second = made.second.triu() + made.second.triu(1).T
         made.second_noise, made.others = float(header["second_noise"]), float(header["others"])
         made.spent = {label: float(loss) for label, loss, _ in header["spent"]}
-        if any(not loss >= 0 for loss in made.spent.values()) or bool((made.noise < 0).any()) or not made.second_noise >= 0:
-            raise ValueError("a loss or a variance of noise is negative")
+        if not all(0 <= loss < math.inf for loss in made.spent.values()):
+            raise ValueError("a loss is negative or infinite")
+        if bool((made.noise < 0).any()) or not made.second_noise >= 0:
+            raise ValueError("a variance of noise is negative")
         return made
 
 

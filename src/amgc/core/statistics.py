@@ -20,9 +20,10 @@ from torch import Tensor
 from amgc import files, tensor_files
 from amgc.core import packing, symmetric
 from amgc.core.covariance import Covariances, LowRank, SharedCovariance
-from amgc.core.inputs import Label, group_by_label, listing, plain, read_features
+from amgc.core.inputs import Label, group_by_label, plain, read_features
 from amgc.core.scatter import ROWS, Scatter
 from amgc.core.spread import Spread
+from amgc.text import listing
 
 Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
 KIND = "class statistics"

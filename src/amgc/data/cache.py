@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from amgc.data.decode import CorruptImageError, Files
 from amgc.data.images import InMemory, Mapped, Pixels, size_in_bytes
-from amgc.files import atomic
+from amgc.files import atomic, check_regular, read_json
 from amgc.text import byte_size
 
 VERSION = 1  # of the format and of how pixels are made from files; a change makes old caches stale
@@ -91,7 +91,7 @@ def _is_of(home: Path, root: Path) -> bool:
     if home.parent.name == _place(root):
         return True
     try:
-        return root in Path(json.loads((home / "manifest.json").read_text())["root"]).parents
+        return root in Path(read_json(home / "manifest.json")["root"]).parents
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
@@ -183,14 +183,19 @@ def _names(root: Path, files: Files) -> list[bytes]:
 def _fingerprint(root: Path, names: Sequence[bytes], files: Files) -> str:
     digest = hashlib.sha256(f"{VERSION} {PIL.__version__} {files.size} ".encode() + os.fsencode(root) + b"\n")
     for name, path in zip(names, files.paths, strict=True):
-        status = os.stat(path)
-        digest.update(name + f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        try:
+            status = os.stat(path)
+        except OSError:  # a link to a file that is gone: decoding says so
+            digest.update(name + b"\0gone\n")
+            continue
+        closed = "" if os.access(path, os.R_OK) else "closed"  # changed permissions leave the time as it is
+        digest.update(name + f"\0{status.st_size}\0{status.st_mtime_ns}{closed}\n".encode())
     return digest.hexdigest()
 
 
 def _read_manifest(home: Path, fingerprint: str, files: Files) -> dict[str, Any]:
     try:
-        manifest = json.loads((home / "manifest.json").read_text())
+        manifest = read_json(home / "manifest.json")
         if manifest["version"] != VERSION:
             raise StaleCacheError(f"it has version {manifest['version']}, not {VERSION}")
         if manifest["pillow"] != PIL.__version__:
@@ -211,6 +216,7 @@ def _read_manifest(home: Path, fingerprint: str, files: Files) -> dict[str, Any]
 def _open(home: Path, manifest: dict[str, Any], check_all: bool) -> NDArray[np.uint8]:
     """Return the pixels after checking their blocks: all of them if they will be read anyway, else sixteen."""
     try:
+        check_regular(home / manifest["pixels"])
         array = np.load(home / manifest["pixels"], mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise StaleCacheError(f"its pixels cannot be read ({error})") from error

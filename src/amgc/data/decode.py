@@ -7,6 +7,7 @@ processes. For small files threads only slow each other down, and one is used (b
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from amgc import files
+from amgc.text import byte_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,7 +45,10 @@ OPTIONAL = {
 }
 ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")  # formats whose further frames are an animation; elsewhere they are pages or maps
 LARGEST = 100_000_000  # pixels
+LARGEST_FILE = 1 << 30  # bytes: an image of 100 million pixels, not compressed, with four channels of 16 bits, has 0.8 GB
+GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}  # ENXIO: a socket
 LONGEST = 100  # times the shorter side: a few bytes may describe an image a million pixels long, which would be scaled first
+STRIP = 1_000_000  # pixels that are converted at a time
 SMALL_FILE = 16_000  # bytes: below, threads cost more than they save
 AHEAD = 64  # images that are decoded before they are needed
 
@@ -64,13 +71,32 @@ class CorruptImageError(ValueError):
 
 def decode(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
     """Return the image in a file as RGB (3, size, size): upright, shorter side scaled to `size`, centre cropped."""
-    with open(path, "rb") as file:  # read here: an error of the disk is not an error of the image
-        content = file.read()
-    image, _ = read_image(content, os.fspath(path))
-    return to_pixels(shorter_side(image, size))
+    image, _ = read_image(read_file(path), os.fspath(path), size=size)
+    return to_pixels(image)
 
 
-def read_image(source: Any, name: str, *, reduce_to: int | None = None, smallest: int = 1) -> tuple[Image, bool]:
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of an image file. Raises CorruptImageError if there is no readable regular file of a usual size.
+
+    Other errors of the disk are not errors of the image.
+    """
+    name = os.fspath(path)
+    try:
+        return files.read_bytes(path, LARGEST_FILE)
+    except files.FileFormatError:
+        kind = f"it is larger than {byte_size(LARGEST_FILE)}" if os.path.isfile(path) else "it is not a regular file"
+        raise CorruptImageError(name, kind) from None
+    except PermissionError:
+        raise CorruptImageError(name, "permission denied", "change its permissions") from None
+    except OSError as error:
+        if error.errno in GONE:
+            raise CorruptImageError(name, "there is no such file, or it is a link to a missing file") from None
+        raise
+
+
+def read_image(
+    source: Any, name: str, *, reduce_to: int | None = None, smallest: int = 1, size: int | None = None
+) -> tuple[Image, bool]:
     """Return an image, upright and in RGB, and whether it is the first frame of an animation.
 
     Raises CorruptImageError, with `name` as its path, for what is not an image, is damaged, or is too large, long or small.
@@ -78,6 +104,7 @@ def read_image(source: Any, name: str, *, reduce_to: int | None = None, smallest
     source : the content of an image file as bytes, a PIL image, or an array (h, w), (h, w, 1 to 4).
     reduce_to : JPEG files may be decoded at 1/2, 1/4 or 1/8 of their size, but at no fewer pixels than this each way.
     smallest : pixels that the shorter side must have.
+    size : the shorter side is scaled to `size` and the centre cropped, with little memory; None for the whole image.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -89,7 +116,12 @@ def read_image(source: Any, name: str, *, reduce_to: int | None = None, smallest
         if reduce_to is not None:
             opened.draft(None, (reduce_to, reduce_to))
         # Resizing before turning would need less memory, but the centre crop must see the image upright.
-        return to_rgb(ImageOps.exif_transpose(opened)), animated
+        upright = opened
+        if isinstance(source, bytes):
+            ImageOps.exif_transpose(opened, in_place=True)  # a copy would need twice the memory
+        else:
+            upright = ImageOps.exif_transpose(opened)
+        return to_rgb(upright) if size is None else shorter_side(upright, size), animated
     except CorruptImageError:
         raise
     except UnidentifiedImageError as error:
@@ -147,6 +179,34 @@ def to_rgb(image: Image) -> Image:
     """Return an image of any mode as RGB. 16-bit greys are scaled (a plain convert would clip them to white); transparent
     images are put on white.
     """
+    return _in_strips(image, image.width)
+
+
+def _in_strips(image: Image, width: int) -> Image:
+    """Return an image of any mode as RGB, its rows scaled to `width` pixels.
+
+    It is converted a few rows at a time: the values of 50 million pixels as float64 would take 0.4 GB.
+    """
+    from PIL import Image
+
+    rows = max(1, STRIP // image.width)
+    if image.height <= rows:
+        return _scaled(_to_rgb(image), width)
+    result = Image.new("RGB", (width, image.height))
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        result.paste(_scaled(_to_rgb(strip), width), (0, top))
+    return result
+
+
+def _scaled(image: Image, width: int) -> Image:
+    """Scale the rows of an image. Each depends on its own pixels only."""
+    from PIL import Image
+
+    return image if image.width == width else image.resize((width, image.height), Image.Resampling.BILINEAR)
+
+
+def _to_rgb(image: Image) -> Image:
     from PIL import Image
 
     if image.mode in ("RGB", "L", "1", "CMYK", "YCbCr", "HSV") and "transparency" not in image.info:
@@ -155,7 +215,7 @@ def to_rgb(image: Image) -> Image:
         values = np.asarray(image).astype(np.float64)
         top = 1.0 if image.mode == "F" else 65535.0
         if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= top):
-            raise ValueError(f"its values run from {values.min():g} to {values.max():g}; expected 0 to {top:g}")
+            raise ValueError(f"it has values from {values.min():g} to {values.max():g}; expected 0 to {top:g}")
         return Image.fromarray(np.rint(values * (255.0 / top)).astype(np.uint8)).convert("RGB")
     if image.mode in ("P", "PA", "LA", "La", "RGBA", "RGBa", "RGB", "L", "1"):
         if image.mode == "La":
@@ -167,7 +227,8 @@ def to_rgb(image: Image) -> Image:
 
 
 def shorter_side(image: Image, size: int) -> Image:
-    """Apply Resize(size) and CenterCrop(size) of torchvision, as PyCIL does: bilinear, the same rounding.
+    """Return an image of any mode as RGB after Resize(size) and CenterCrop(size) of torchvision, as in PyCIL: bilinear, the
+    same rounding.
 
     Horizontally first, then vertically, each in a call of its own, because Pillow 13 chooses the order by the sizes. It rounds
     in between, so the order changes some pixels by one, and `amgc export` relies on it.
@@ -175,15 +236,14 @@ def shorter_side(image: Image, size: int) -> Image:
     from PIL import Image
 
     width, height = image.size
-    if (width, height) == (size, size):
-        return image
     if width <= height:
         width, height = size, max(size, int(size * height / width))
     else:
         width, height = max(size, int(size * width / height)), size
     left, top = round((width - size) / 2.0), round((height - size) / 2.0)
-    narrow = image.resize((width, image.height), Image.Resampling.BILINEAR)
-    return narrow.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    narrow = _in_strips(image, width)
+    scaled = narrow if narrow.height == height else narrow.resize((width, height), Image.Resampling.BILINEAR)
+    return scaled.crop((left, top, left + size, top + size))
 
 
 def to_pixels(image: Image) -> NDArray[np.uint8]:

@@ -13,10 +13,11 @@ from amgc.data.registry import is_text
 from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import find
-from amgc.options import merged, option
-from amgc.registry import absolute_name, split_name
+from amgc.options import decode, merged, option
+from amgc.registry import absolute_name, check_trusted, split_name
 from amgc.runs.folder import RUN, RunError, RunFolder
 
+MOST = 10_000  # threads, and processes
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
@@ -49,6 +50,8 @@ class Machine:
             raise ValueError(f"devices must be at least 1, not {self.devices}.")
         if self.threads < 0 or not self.checkpoint_minutes >= 0:
             raise ValueError("threads and checkpoint_minutes must not be negative.")
+        if max(self.threads, self.devices) > MOST:
+            raise ValueError(f"threads and devices must be at most {MOST:,}, not {self.threads:,} and {self.devices:,}.")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Config:
         """Return the config that `to_json` wrote; raise a ValueError for what does not fit."""
         if missing := [name for name in ("method", "hyper", "machine") if name not in values]:
             raise ValueError(f"the config lacks {missing[0]!r}.")
+        for name in ("method", "data", "features"):
+            check_trusted(decode(str, values.get(name, ""), f"config.{name}"))
         return merged(cls(values["method"], find(values["method"]).hyper), values)
 
 
@@ -87,7 +92,7 @@ def read_config(folder: Path, machine: dict[str, Any]) -> Config:
     values = RunFolder(folder).read()
     try:
         config = Config.from_json(values["config"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         reason = error if isinstance(error, ValueError) else repr(error)
         raise RunError(f"{str(folder / RUN)!r} cannot be read: {reason}") from error
     return replace(config, machine=merged(config.machine, machine))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from amgc.methods.registry import find
 from amgc.model import Model, ModelError
 from amgc.model.folder import Manifest
 from amgc.model.state import FixedHead, State
+from amgc.options import decode
 from amgc.registry import is_file
-from amgc.runs.folder import RunFolder
+from amgc.runs.folder import RUN, RunError, RunFolder
 
 PLACES = ("data", "data_options", "features_options")  # fields of a run's config that may name files and folders of its machine
+LARGEST = 100_000  # pixels of a side
 PROBES = 64  # random features on which a method's scores are compared with those of its linear head
 
 
@@ -40,12 +43,12 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     """
     folder = RunFolder(Path(run))
     config = read_config(folder.path, {"device": "cpu"})
-    about = folder.read()
-    names = [str(name) for name in about["class_names"]]
+    about, info = folder.read(), folder.info()
+    names, sizes = list(info.class_names), list(info.sizes)
     header, tensors = checkpoint.read(folder.checkpoint)
     tasks = header["position"]["task"]
-    if tasks < len(about["sizes"]):
-        raise ModelError(f"the run in {str(run)!r} has done {tasks} of {len(about['sizes'])} tasks; `amgc resume` it first.")
+    if tasks < len(sizes):
+        raise ModelError(f"the run in {str(run)!r} has done {tasks} of {len(sizes)} tasks; `amgc resume` it first.")
     shape, mean, std, scale = _images(about, config, run)
     network = blank(config.features, image_shape=shape, **config.features_options)
     built = {name: tensor.shape for name, tensor in network.state_dict().items()}
@@ -64,10 +67,28 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     _check_linear(method, config, len(names))
     network.mean, network.std = mean, std
     manifest = _manifest(config, run, shape, scale, about)
-    classifier = _classifier(method, config, names, about["sizes"])
+    classifier = _classifier(method, config, names, sizes)
     if isinstance(classifier, IncrementalClassifier):
         manifest.made["classifier"] = files.plain_json(classifier.parameters())
     return Model.begin(path, State(manifest, network.eval().requires_grad_(False), classifier))
+
+
+@dataclass(frozen=True)
+class _Images:
+    """What run.json says of the images."""
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: int
+
+    def check(self) -> None:
+        """Raise ValueError if the numbers cannot be those of images."""
+        if self.shape[0] not in (1, 3) or not all(1 <= side <= LARGEST for side in (*self.shape, self.scale)):
+            raise ValueError(f"images.shape is {list(self.shape)} and images.scale {self.scale}.")
+        finite = all(map(math.isfinite, self.mean + self.std))
+        if not len(self.mean) == len(self.std) == self.shape[0] or not finite or not min(self.std) > 0:
+            raise ValueError(f"images.mean {list(self.mean)} and images.std {list(self.std)} are no normalisation.")
 
 
 def _images(
@@ -85,10 +106,15 @@ def _images(
                 kept["shape"] = (dataset.train.shape[0], augment.size, augment.size)
     if kept is None:
         raise ModelError(f"the run in {str(run)!r} was made on feature vectors, and has no extractor for images.")
-    channels, height, width = kept["shape"]
+    try:
+        found: _Images = decode(_Images, kept, "images")
+        found.check()
+    except ValueError as error:
+        raise RunError(f"{str(Path(run) / RUN)!r} cannot be read: {error}") from error
+    channels, height, width = found.shape
     if height != width:
         raise ModelError(f"the run in {str(run)!r} has images of {height} × {width} pixels; a model's are square.")
-    return (channels, height, width), tuple(kept["mean"]), tuple(kept["std"]), kept["scale"]
+    return (channels, height, width), found.mean, found.std, found.scale
 
 
 def _check_linear(method: Method[Any], config: Config, classes: int) -> None:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 import amgc
-from amgc.core.inputs import listing
 from amgc.data import Dataset
 from amgc.engine import loggers
 from amgc.engine.checkpoint import Position, load_first_task, pack, reuses_first_task, save_first_task
@@ -33,6 +32,7 @@ from amgc.engine.watch import TrainingError, Watch
 from amgc.methods.contract import PlainImages, Task
 from amgc.methods.optional import CollectsFromImages
 from amgc.runs.folder import COMMAND, RunExistsError, RunFolder, is_first_process
+from amgc.text import listing
 
 SPLITS = ("training", "test")  # whose images run.json counts
 SKIPPED = 20  # how many unreadable images run.json names; it counts all of them

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amgc.core.inputs import listing
 from amgc.data import Augment, Dataset, TaskStream, class_order, load, order_of, split_tasks
 from amgc.engine.checkpoint import Checkpoints, Position
 from amgc.engine.config import Config
@@ -23,6 +22,7 @@ from amgc.features.extractor import Extractor
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find
 from amgc.runs.folder import RunFolder
+from amgc.text import listing
 
 
 class Vectors(Extractor):

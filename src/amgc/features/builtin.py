@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Stem: TypeAlias = Literal["cifar", "imagenet", "imagenet3"]
 Shortcut: TypeAlias = Literal["A", "B"]
+MOST_FILTERS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class ConvNetOptions(Options):
     dim: int = option(64, "number of features", "ours: as many as ResNet-32")
 
     def __post_init__(self) -> None:
-        if self.dim < 4 or self.dim % 4:
-            raise ValueError(f"dim must be a positive multiple of 4 (the first layer has dim/4), not {self.dim!r}.")
+        if not 4 <= self.dim <= 16_384 or self.dim % 4:
+            raise ValueError(f"dim must be a multiple of 4 (the first layer has dim/4) from 4 to 16,384, not {self.dim!r}.")
 
 
 @feature_extractor("convnet", ConvNetOptions())
@@ -51,8 +52,8 @@ class ResNet18Options(Options):
     width: float = option(1.0, "factor on all channel counts; 0.25 gives 128 features", "He et al. 2016")
 
     def __post_init__(self) -> None:
-        if not self.width * 64 >= 1:
-            raise ValueError(f"width must be at least 1/64 (one channel in the stem), not {self.width!r}.")
+        if not 1 <= self.width * 64 <= 4096:
+            raise ValueError(f"width must be from 1/64 (one channel in the stem) to 64, not {self.width!r}.")
 
 
 @feature_extractor("resnet18", ResNet18Options())
@@ -117,6 +118,8 @@ class PatchesOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        if self.filters > MOST_FILTERS:
+            raise ValueError(f"filters must be at most {MOST_FILTERS:,}, not {self.filters:,}: each gives several features.")
         for name, value, least in (
             ("filters", self.filters, self.filters and len(self.sizes)),
             ("side", self.side, 1),

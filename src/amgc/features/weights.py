@@ -116,6 +116,11 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
     except files.FileFormatError:
         raise
     except Exception as error:  # for foreign bytes the readers raise errors of any type
+        if "weights_only" in str(error):  # torch then explains how to switch its protection off
+            raise files.FileFormatError(
+                f"{shown!r} cannot be read as weights: it is damaged, or a pickle with more than tensors, and is not run. "
+                "Save its state dict alone with torch.save or safetensors."
+            ) from None
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise files.FileFormatError(
             f"{shown!r} cannot be read as weights: it is truncated, damaged, or contains more than tensors ({reason}). "

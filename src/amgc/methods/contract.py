@@ -49,9 +49,9 @@ class Phase:
     augment: bool = option(True, "random crops, flips and brightness (not if the network is frozen)", "PyCIL")
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+        for name, least, most in (("epochs", 0, 1_000_000), ("batch_size", 1, 1_000_000)):
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be from {least} to {most:,}, not {getattr(self, name):,}.")
         for name in ("extractor_lr", "head_lr", "momentum", "weight_decay", "head_weight_decay", "gamma"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")

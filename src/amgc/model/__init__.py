@@ -8,12 +8,11 @@ from amgc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amgc.model.changes import Learned
-    from amgc.model.folder import ModelBusyError
+    from amgc.model.folder import ModelBusyError, ModelError
     from amgc.model.info import Info
     from amgc.model.model import Model
     from amgc.model.pictures import PictureError
     from amgc.model.predict import UNKNOWN, Evaluation, Prediction
-    from amgc.model.state import ModelError
 
 __all__ = ["UNKNOWN", "Evaluation", "Info", "Learned", "Model", "ModelBusyError", "ModelError", "PictureError", "Prediction"]
 
@@ -22,11 +21,10 @@ __getattr__ = lazy_names(
     __name__,
     {
         "changes": ("Learned",),
-        "folder": ("ModelBusyError",),
+        "folder": ("ModelBusyError", "ModelError"),
         "info": ("Info",),
         "model": ("Model",),
         "pictures": ("PictureError",),
         "predict": ("UNKNOWN", "Evaluation", "Prediction"),
-        "state": ("ModelError",),
     },
 )

@@ -1,9 +1,11 @@
-"""Changes to a model: learn, merge, rename, join and forget classes. Each function takes a state and returns a new one."""
+"""Changes to a model: learn, merge and join classes. Each function takes a state and returns a new one.
+
+`amgc.model.edits` has the changes that need no torch.
+"""
 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,10 +14,10 @@ import numpy as np
 import torch
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.core.inputs import listing
-from amgc.model.extractors import encode_batches
+from amgc.model.folder import FUNCTION, VECTORS, ModelError
 from amgc.model.pictures import Picture, PictureError
-from amgc.model.state import FixedHead, ModelError, State
+from amgc.model.state import FixedHead, State
+from amgc.text import listing
 
 Progress = Callable[[int, int], None]  # images done, images in total
 
@@ -66,7 +68,6 @@ class Lesson:
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
     """Encode all images batch by batch and accumulate the statistics of their classes."""
-    assert state.extractor is not None
     if isinstance(state.classifier, FixedHead):
         raise ModelError(
             f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
@@ -78,7 +79,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
     seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
-    for rows, features, errors in encode_batches(state.extractor, state.frame, given):
+    for rows, features, errors in state.encoded(given):
         if errors and on_corrupt == "error":
             raise errors[0][1]
         lesson.skipped += [error for _, error in errors]
@@ -86,7 +87,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         fresh = []
         for place, row in enumerate(rows):
             key = labels[row], given[row].digest
-            if key in seen:
+            if key in seen and key[1]:  # vectors have none: equal ones may be different samples
                 lesson.repeated.append(given[row].name)
             else:
                 fresh.append(place)
@@ -99,7 +100,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
         first = lesson.skipped[0]
-        raise ModelError(f"none of the {len(given)} images can be used; the first: {first}") from first
+        raise ModelError(f"none of the {len(given)} {state.manifest.noun}s can be used; the first: {first}") from first
     lesson.classifier.finish()
     return lesson
 
@@ -121,6 +122,9 @@ def learn(state: State, lesson: Lesson) -> State:
 
 def merge(state: State, other: State) -> State:
     """Add all classes of another model with the same extractor."""
+    if _vectors_of(state) != _vectors_of(other):
+        kinds = [f"{kind[1]} of {kind[2]} numbers" if (kind := _vectors_of(one)) else "images" for one in (state, other)]
+        raise ModelError(f"the models have different features: {' and '.join(kinds)}.")
     if (state.checksum, state.manifest.image["scale"]) != (other.checksum, other.manifest.image["scale"]):
         shown = [one.checksum[:12] or "none yet" for one in (state, other)]
         raise ModelError(
@@ -129,6 +133,8 @@ def merge(state: State, other: State) -> State:
         )
     if isinstance(state.classifier, FixedHead) or isinstance(other.classifier, FixedHead):
         raise ModelError("a model created from a trained head cannot be merged: it has no class statistics.")
+    if state.private != other.private:
+        raise ModelError("both models must have a privacy budget, or neither of them.")
     if other.classifier is None:
         return state
     if state.classifier is None:
@@ -139,6 +145,12 @@ def merge(state: State, other: State) -> State:
             "the other, forget these classes in one of them first; to start a second site, use the extractor only."
         )
     return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier))
+
+
+def _vectors_of(state: State) -> tuple[object, ...] | None:
+    """Return kind, function and number of features of a model whose features are not amgc's; None for others."""
+    features = state.manifest.features
+    return (features["name"], features["given"], features["dim"]) if features["name"] in (VECTORS, FUNCTION) else None
 
 
 def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> list[str]:
@@ -152,45 +164,18 @@ def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> li
     return [str(label) for label in same]
 
 
-def rename(state: State, label: str, new: str, join: bool) -> State:
-    """Rename a class, or join it with an existing one."""
-    _check_known(state, label)
-    if label == new:
-        raise ModelError(f"the class is already called {label!r}.")
-    exists = new in state.manifest.classes
-    if exists and not join:
-        raise ModelError(f"the model already has a class {new!r}. To make one class of both, join them: join=True, or --join.")
+def join(state: State, label: str, into: str) -> State:
+    """Make one class of two."""
     if isinstance(state.classifier, FixedHead):
-        if exists:
-            raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
-        return replace(state, classifier=state.classifier.renamed(label, new))
+        raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
     assert state.classifier is not None
-    return _solved(state, copy.deepcopy(state.classifier).rename(label, new, join=join))
+    return _solved(state, copy.deepcopy(state.classifier).rename(label, into, join=True))
 
 
-def _check_known(state: State, label: str) -> None:
-    counts = state.manifest.classes
-    if label not in counts:
-        raise ModelError(f"the model has no class {label!r}; its classes are {listing(list(counts))}.")
-
-
-def forget(state: State, label: str) -> State:
-    """Remove a class."""
-    _check_known(state, label)
-    counts = state.manifest.classes
-    if state.private and len(counts) == 1:
-        raise ModelError(
-            "the last class of a private model cannot be forgotten, because the record of its budget would be lost. "
-            "Delete the folder instead."
-        )
-    if state.classifier is None or len(counts) == 1:
-        return replace(state, classifier=None)
-    if isinstance(state.classifier, FixedHead):
-        return replace(state, classifier=state.classifier.without(label))
-    with warnings.catch_warnings():  # `Model.info` says that the class's contribution to a shared covariance remains
-        warnings.simplefilter("ignore", UserWarning)
-        classifier = copy.deepcopy(state.classifier).forget(label)
-    return _solved(state, classifier)
+def forget_private(state: State, label: str) -> State:
+    """Remove a class of a private model, whose statistics all follow from its noisy sums."""
+    assert isinstance(state.classifier, IncrementalClassifier)
+    return _solved(state, copy.deepcopy(state.classifier).forget(label))
 
 
 def _solved(state: State, classifier: IncrementalClassifier) -> State:

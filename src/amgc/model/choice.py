@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from amgc.core.statistics import Form
 from amgc.features.lite import is_installed
 from amgc.model.pictures import Picture, PictureError
+from amgc.model.vectors import Function
 
 INSPECTED = 64  # approximate number of images whose size and colour are inspected
 INSPECTED_SIDE = 128  # larger images are reduced to at least this many pixels before
@@ -62,8 +63,8 @@ def choose(seen: Look, size: int | None) -> tuple[str, str]:
 
 
 def private_choice(
-    features: str | os.PathLike[str] | None, covariance: Form | None, options: Mapping[str, object]
-) -> tuple[str | os.PathLike[str], Form]:
+    features: str | os.PathLike[str] | Function | None, covariance: Form | None, options: Mapping[str, object]
+) -> tuple[str | os.PathLike[str] | Function, Form]:
     """Return the features and the covariance of a private model, which must not depend on its images."""
     if features == "patches" or (features is None and options):
         raise ValueError(
@@ -79,6 +80,8 @@ def private_choice(
 
 def _or_none(picture: Picture) -> NDArray[np.uint8] | None:
     try:
-        return np.asarray(picture.read(INSPECTED_SIDE))
+        image = picture.read(INSPECTED_SIDE)
     except PictureError:
         return None
+    halved = (min(image.size) // INSPECTED_SIDE).bit_length() - 1  # as JPEG files are: up to three times
+    return np.asarray(image.reduce(1 << min(3, halved)) if halved > 0 else image)

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -27,8 +28,10 @@ from amgc.features.extractor import Extractor
 from amgc.features.patches import Patches
 from amgc.files import atomic
 from amgc.model.extractors import encode
+from amgc.model.folder import ModelError
 from amgc.model.pictures import Frame, Picture
-from amgc.model.state import ModelError, State
+from amgc.model.state import State
+from amgc.model.vectors import Vectors
 
 Value: TypeAlias = float | np.ndarray | np.generic
 OPSET, IR = 20, 10  # as torch exports them; onnxruntime reads them since 1.17 (2024)
@@ -62,16 +65,19 @@ def export_onnx(state: State, path: str | os.PathLike[str]) -> Exported:
     with atomic(path) as temporary:
         content = _serialise(graph, state)
         temporary.write_bytes(content)
-        tried = noise_images(state.frame.scale)
+        tried = noise_vectors(state) if isinstance(state.extractor, Vectors) else noise_images(state.frame.scale)
         difference = _verify(graph, state, temporary, tried)
     return Exported(os.fspath(path), len(content), _names(state), difference, sum(map(len, tried)))
 
 
 def _graph(state: State) -> Graph:
-    """Build the graph from `images` to `probabilities`, `label` and `name`."""
-    assert state.extractor is not None and state.classifier is not None
+    """Build the graph from `images`, or `vectors`, to `probabilities`, `label` and `name`."""
+    assert state.extractor is not None
     graph = Graph()
-    found = features(graph, resized(graph, "images", state.frame), state.extractor)
+    if isinstance(state.extractor, Vectors):
+        found = "vectors"
+    else:
+        found = features(graph, resized(graph, "images", state.frame), state.extractor)
     exact = graph.cast(found, np.float64, output="features")
     if isinstance(state.classifier, IncrementalClassifier) and (privacy := state.classifier.privacy_) is not None:
         if privacy.centre is not None:
@@ -110,16 +116,20 @@ def _serialise(graph: Graph, state: State, also: tuple[str, ...] = ()) -> bytes:
         value("name", kinds.STRING, ["n"]),
         *(value(name, kinds.DOUBLE, ["n", "d"]) for name in also),
     ]
-    inputs = [value("images", kinds.UINT8, ["n", "height", "width", 3])]
+    inputs, doc = [value("images", kinds.UINT8, ["n", "height", "width", 3])], "Images (n, height, width, 3), RGB, upright,"
+    about = {"classes": json.dumps(_names(state), ensure_ascii=False)}
+    if isinstance(state.extractor, Vectors):
+        inputs, doc = [value("vectors", kinds.FLOAT, ["n", state.extractor.dim])], "Vectors (n, d)"
+    else:
+        about["draft"] = str(2 * state.frame.scale)
     made = onnx.helper.make_model(
         onnx.helper.make_graph(graph.nodes, "amgc", inputs, outputs, graph.constants),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         ir_version=IR,
         producer_name="amgc",
         producer_version=state.manifest.amgc,
-        doc_string="Images (n, height, width, 3), RGB, upright, to probabilities of the classes in the metadata's `classes`.",
+        doc_string=f"{doc} to probabilities of the classes in the metadata's `classes`.",
     )
-    about = {"classes": json.dumps(_names(state), ensure_ascii=False), "draft": str(2 * state.frame.scale)}
     onnx.helper.set_model_props(made, about)
     try:
         content: bytes = made.SerializeToString()
@@ -144,24 +154,37 @@ def noise_images(scale: int) -> list[NDArray[np.uint8]]:
     return batches
 
 
-def _verify(graph: Graph, state: State, written: Path, tried: list[NDArray[np.uint8]]) -> float:
+def noise_vectors(state: State) -> list[NDArray[Any]]:
+    """Return batches (n, d), float32, of vectors around the class means, by as much as the means differ, and far from them."""
+    assert isinstance(state.classifier, IncrementalClassifier)  # of a trained head the features are those of a network
+    random, mean = np.random.default_rng(0), state.classifier.statistics_.mean.cpu().numpy()
+    spread = mean.std(0) + 1e-3 * np.abs(mean).max()
+    rows = mean[np.arange(12) % len(mean)]
+    return [(rows + scale * spread * random.normal(size=rows.shape)).astype(np.float32) for scale in (0.1, 1.0, 3.0)]
+
+
+def _verify(graph: Graph, state: State, written: Path, tried: Sequence[NDArray[Any]]) -> float:
     """Return the largest difference between the probabilities of file and model. Raise an error if it is too large."""
     import onnxruntime
 
-    assert state.extractor is not None and state.classifier is not None
+    extractor, entry = state.extractor, "vectors" if isinstance(state.extractor, Vectors) else "images"
+    assert extractor is not None and state.classifier is not None
     options: Any = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     contents = (os.fspath(written), _serialise(graph, state, ("features",)))
     try:
         file, inside = (onnxruntime.InferenceSession(one, options, providers=["CPUExecutionProvider"]) for one in contents)
-        answers = [file.run(None, {"images": images}) for images in tried]
-        encoded = [inside.run(["features"], {"images": images})[0] for images in tried]
+        answers = [file.run(None, {entry: images}) for images in tried]
+        encoded = [inside.run(["features"], {entry: images})[0] for images in tried]
     except Exception as error:  # onnxruntime has its own exceptions, some of them RuntimeErrors
         raise ModelError(f"onnxruntime cannot run the exported model; nothing was written: {error}") from error
     differences = []
     for images, (shares, label, name), found in zip(tried, answers, encoded, strict=True):
-        pixels = np.stack([state.frame.pixels(Picture("a test image", image)) for image in images])
-        own = encode(state.extractor, pixels).numpy()
+        if isinstance(extractor, Vectors):
+            own = images
+        else:
+            pixels = np.stack([state.frame.pixels(Picture("a test image", image)) for image in images])
+            own = encode(extractor, pixels).numpy()
         expected = state.classifier.predict_proba(own)
         allowed = TOLERANCE * np.maximum(1, -np.log(expected.min(1).clip(1e-300)))
         off = np.abs(shares - expected).max(1)

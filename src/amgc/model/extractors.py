@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from amgc.data.augment import normalise
 from amgc.data.images import Images
 from amgc.data.sets.folders import MEAN, STD
 from amgc.features import build, extractors
+from amgc.features.builtin import Shortcut, Stem
 from amgc.features.extractor import Extractor
 from amgc.features.lite import VARIANTS
 from amgc.features.pretrained import import_timm
@@ -25,9 +26,9 @@ from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.choice import Look
-from amgc.model.folder import Folder
+from amgc.model.folder import VECTORS, Folder, ModelError
 from amgc.model.pictures import Frame, Picture, PictureError
-from amgc.model.state import ModelError
+from amgc.model.vectors import Vectors
 from amgc.registry import is_file
 
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
@@ -39,6 +40,31 @@ GENERATED, SPECTRUM = 32, 1.5  # images, and the exponent of their amplitudes ov
 ENCODING = threading.Lock()  # an extractor uses all cores, and patches change torch's number of threads
 
 
+class ExtractorOptions(TypedDict, total=False):
+    """Options of extractors, for `Model.create`. Each extractor has some of them."""
+
+    # patches
+    sizes: tuple[int, ...]
+    side: int
+    stride: int
+    grid: int
+    threshold: float
+    mirror: bool | None
+    power: float
+    contrast: float
+    whitening: float
+    # lite0, lite1, lite2; resize also of timm
+    stages: tuple[int, ...]
+    textures: tuple[int, ...]
+    resize: int
+    # timm, resnet18, resnet32, convnet
+    pretrained: bool
+    stem: Stem
+    width: float
+    shortcut: Shortcut
+    dim: int
+
+
 def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return name (or file) and options of the extractor that `features` refers to: a name, a file or another model.
 
@@ -47,6 +73,8 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
     if features is None and not options:
         return "", {}
     name = "patches" if features is None else os.fspath(features)
+    if name == VECTORS:
+        return VECTORS, options
     if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
         chosen = defaults(base) | options | ({"model": model} if model else {})
@@ -64,7 +92,7 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
     if Folder(name).exists:
         return str(_extractor_of(Folder(name))), options
     if not Path(name).is_file():
-        known = f"extractors are {', '.join(extractors())} (as timm:NAME)"
+        known = f"extractors are {', '.join(extractors())} (as timm:NAME), and {VECTORS} for features of your own"
         raise ValueError(f"there is no extractor, file or model {name!r}; {known}.")
     return name, options
 
@@ -76,7 +104,10 @@ def defaults(name: str) -> dict[str, Any]:
 
 def _extractor_of(folder: Folder) -> Path:
     """Return the file of another model's extractor."""
-    entry = folder.manifest().files.get("extractor")
+    manifest = folder.manifest()
+    entry = manifest.files.get("extractor")
+    if manifest.features["name"] == VECTORS:
+        raise ValueError(f"the model in {str(folder.path)!r} takes vectors and has no extractor; choose features='{VECTORS}'.")
     if entry is None:
         raise ValueError(f"the model in {str(folder.path)!r} has no extractor yet: it is fitted when the model first learns.")
     return folder.checked(entry)
@@ -147,7 +178,7 @@ def _from_file(path: str, options: dict[str, Any], size: int | None) -> Extracto
     return made
 
 
-def default_covariance(extractor: Extractor) -> Form:
+def default_covariance(extractor: Extractor | Vectors) -> Form:
     """Return the form of covariance to store for the classes."""
     if extractor.name == "patches" or extractor.dim > LOWRANK:
         return "shared"

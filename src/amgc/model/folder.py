@@ -20,14 +20,24 @@ from typing import Any, TypeVar
 
 import amgc
 from amgc import files
+from amgc.core.accounting import check_settings
 from amgc.locking import LOCK, FolderBusyError, locked
+from amgc.options import decode
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "amgc model", 1
+CLASSES = "model classes"  # the kind of the file of the classes
 OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # files that belong to a model
+ROLES = ("extractor", "classes")
+VECTORS, FUNCTION = "vectors", "function"  # names of features without an extractor
+MOST = 10_000_000  # features, and pixels of a side: more are damage
 TRIES = 20  # attempts to read a folder that other processes keep changing
 PATIENCE = 10.0  # seconds that a writer waits for the lock
 T = TypeVar("T")
+
+
+class ModelError(ValueError):
+    """The model cannot do what was requested."""
 
 
 class ModelBusyError(RuntimeError):
@@ -41,6 +51,49 @@ class Entry:
     name: str
     sha256: str
     bytes: int
+
+
+@dataclass(frozen=True)
+class _Privacy:
+    """The contents of `Manifest.made["privacy"]`: the settings of `amgc.core.privacy.Privacy` except the centre."""
+
+    epsilon: float
+    delta: float
+    lessons: int
+    clip: float | None
+    directions: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What `Manifest.made` has at least."""
+
+    by: str
+    seed: int
+    covariance: str | None
+    classifier: dict[str, Any] | None = None
+    privacy: _Privacy | None = None
+    centre: tuple[float, ...] | None = None
+    fewest: int = 1
+
+
+@dataclass(frozen=True)
+class _Features:
+    """What `Manifest.features` has at least."""
+
+    name: str
+    options: dict[str, Any]
+    given: str | None
+    dim: int | None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class _Image:
+    """The contents of `Manifest.image`."""
+
+    size: int | None
+    scale: int | None
 
 
 @dataclass(frozen=True)
@@ -68,7 +121,19 @@ class Manifest:
     previous: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": KIND, "version": VERSION, **asdict(self)}
+        """Return the contents of manifest.json, the last of which is a checksum of the others."""
+        content = {"kind": KIND, "version": VERSION, **asdict(self)}
+        return content | {"checksum": _checksum(content)}
+
+    @property
+    def noun(self) -> str:
+        """What the model learns from: "image", or "vector"."""
+        return "vector" if self.features["name"] == VECTORS else "image"
+
+    @property
+    def private(self) -> bool:
+        """Whether the model has a privacy budget."""
+        return self.made.get("privacy") is not None
 
     @property
     def file_names(self) -> set[str]:
@@ -79,24 +144,67 @@ class Manifest:
     @classmethod
     def from_json(cls, path: Path, content: Any) -> Manifest:
         try:
-            if content["kind"] != KIND:
+            if not isinstance(content, dict) or content.get("kind") != KIND:
                 raise files.FileFormatError(f"{str(path)!r} is not a model's manifest.")
-            if content["version"] != VERSION:
-                raise files.FileFormatError(
-                    f"{str(path)!r} has version {content['version']}; this amgc reads version {VERSION}."
-                )
-            content = {"previous": None} | content  # models of earlier versions have none
-            values = {name: content[name] for name in cls.__dataclass_fields__}
-            values["files"] = {role: Entry(**entry) for role, entry in values["files"].items()}
-            if values["previous"] is not None:
-                if values["previous"].get("previous") is not None:
-                    raise ValueError("more than one previous state")
-                cls.from_json(path, values["previous"])  # raises an error now, not when it is needed
-            return cls(**values)
+            if content.get("version") != VERSION:
+                version = content.get("version")
+                raise files.FileFormatError(f"{str(path)!r} has version {version}; this amgc reads version {VERSION}.")
+            found: Manifest = decode(cls, content)
+            found.check()
+            others = {name: value for name, value in content.items() if name != "checksum"}
+            if content.get("checksum") not in (None, _checksum(others)):  # models of earlier versions have none
+                raise ValueError("its checksum does not match.")
+            if found.previous is not None:
+                if found.previous.get("previous") is not None:
+                    raise ValueError("it has more than one previous state.")
+                cls.from_json(path, found.previous)  # raises an error now, not when it is needed
+            return found
         except files.FileFormatError:
             raise
-        except files.MISFITS as error:
-            raise files.misfit(path, error) from error
+        except ValueError as error:
+            raise files.FileFormatError(f"{str(path)!r} is damaged: {error} Restore it from a backup.") from error
+
+    def check(self) -> None:
+        """Raise ValueError, which names the field, if values have the wrong type or do not fit together."""
+        made: _Made = decode(_Made, self.made, "made")
+        _check_made(made)
+        features: _Features = decode(_Features, self.features, "features")
+        image: _Image = decode(_Image, self.image, "image")
+        numbers = {"image.size": image.size, "image.scale": image.scale, "features.dim": features.dim}
+        for name, number in numbers.items():
+            if number is not None and not 1 <= number <= MOST:
+                raise ValueError(f"{name} must be from 1 to {MOST:,}, not {number}.")
+        if None not in (image.size, image.scale) and image.scale < image.size:  # type: ignore[operator]
+            raise ValueError(f"image.scale must be at least image.size, {image.size}; not {image.scale}.")
+        for name, number in self.classes.items():
+            if number < 0:
+                raise ValueError(f"classes.{name} must not be negative, but is {number}.")
+        if self.generation < 0:
+            raise ValueError(f"generation must not be negative, but is {self.generation}.")
+        for role, entry in self.files.items():
+            if role not in ROLES or not OURS.fullmatch(entry.name) or entry.name.startswith(".") or entry.bytes < 0:
+                raise ValueError(f"files.{role} is {entry.name!r} with {entry.bytes} bytes, which is not a file of a model.")
+        if ("classes" in self.files) != bool(self.classes):
+            raise ValueError("classes and files.classes must both be there, or neither.")
+        if "classes" in self.files and ("extractor" in self.files) == (features.name in (VECTORS, FUNCTION)):
+            raise ValueError(f"files.extractor does not fit features.name, {features.name!r}.")
+
+
+def _check_made(made: _Made) -> None:
+    """Raise ValueError if the settings of privacy are invalid, or not those of the classifier."""
+    if made.fewest < 1:
+        raise ValueError(f"made.fewest must be at least 1, not {made.fewest}.")
+    settings = asdict(made.privacy) if made.privacy else {"epsilon": None}
+    if made.privacy is not None:
+        try:
+            check_settings(**settings)
+        except ValueError as error:
+            raise ValueError(f"made.privacy does not fit: {error}") from error
+    if made.classifier is not None:
+        decode(tuple[float, ...] | None, made.classifier.get("centre"), "made.classifier.centre")
+        for name, value in settings.items():
+            if made.classifier.get(name) != value:
+                raise ValueError(f"made.classifier.{name} must be that of made.privacy, {value!r}.")
 
 
 class Folder:
@@ -123,13 +231,11 @@ class Folder:
         """Read the manifest."""
         path = self.path / MANIFEST
         try:
-            return Manifest.from_json(path, json.loads(path.read_text(encoding="utf-8")))
+            return Manifest.from_json(path, files.read_json(path))
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"there is no model in {str(self.path)!r}: it has no {MANIFEST}. Create one with `amgc learn` or Model.create."
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise files.FileFormatError(f"{str(path)!r} is damaged ({error}); restore it from a backup.") from error
 
     def read(self, read: Callable[[Manifest], T]) -> T:
         """Return `read(manifest)`. Try again if a file disappears because another process has changed the model."""
@@ -148,14 +254,20 @@ class Folder:
         path = self.path / entry.name
         if not OURS.fullmatch(entry.name):
             raise files.FileFormatError(f"the manifest of {str(self.path)!r} names {entry.name!r}, which is not a model file.")
-        if digest(path) != entry.sha256:
+        files.check_regular(path)
+        if path.stat().st_size != entry.bytes or digest(path) != entry.sha256:
             raise files.FileFormatError(f"{str(path)!r} is damaged: its checksum does not match. Restore it from a backup.")
         return path
 
     def change(self, manifest: Manifest, writers: Mapping[str, Callable[[Path], None]], undoable: bool) -> Manifest:
-        """Write the files of some roles, then the manifest, which is returned. Call with the lock held."""
+        """Write the files of some roles, then the manifest, which is returned. Call with the lock held.
+
+        undoable : whether to store the state before the change, for `undo`. A private model never does: undoing would refund
+            the budget.
+        """
         generation, entries = manifest.generation + 1, dict(manifest.files)
-        before = replace(self.manifest(), previous=None).to_json() if self.exists and undoable else None
+        stored = self.exists and undoable and not manifest.private
+        before = replace(self.manifest(), previous=None).to_json() if stored else None
         try:
             for role, write in writers.items():
                 path = self.path / f"{role}-{generation:06d}.safetensors"
@@ -171,8 +283,12 @@ class Folder:
         The generation still increases, so that readers notice the change and no file name is used twice.
         """
         now = self.manifest()
+        if now.private:
+            raise ModelError("a private model cannot be undone: it stores no earlier state, so that no budget is refunded.")
         if now.previous is None:
-            raise ValueError("there is no change to undo")
+            raise ModelError(
+                "there is no change to undo: a model stores only the state before the last change, and none after `forget`."
+            )
         before = Manifest.from_json(self.path / MANIFEST, now.previous)
         for entry in before.files.values():
             self.checked(entry)  # raises an error if a file is damaged
@@ -215,6 +331,10 @@ class Folder:
                 yield
         except FolderBusyError as error:
             raise ModelBusyError(f"the model in {str(self.path)!r} is being changed by {error}; try again later.") from None
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def digest(path: Path) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 
 from amgc import files, tensor_files
 from amgc.core.accounting import gaussian_loss, largest_area
-from amgc.model.folder import MANIFEST, Folder, Manifest
+from amgc.model.folder import CLASSES, MANIFEST, Folder, Manifest
 from amgc.text import plural
 
+MOST = 512  # epsilon of a class; `gaussian_epsilon` overflows beyond
 FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
 COVARIANCE = {
     "shared": "one covariance of the features, shared by all classes (the contribution of a forgotten class remains)",
@@ -60,6 +61,11 @@ class Info:
     def images(self) -> int:
         return sum(self.classes.values())
 
+    @property
+    def noun(self) -> str:
+        """What the model learns from: "image", or "vector"."""
+        return Manifest(self.made, self.features, self.image).noun
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -94,19 +100,28 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
     form, margins, fixed, spent = None, {}, False, {}
     if "classes" in manifest.files:
         path = folder.checked(manifest.files["classes"])
-        header = tensor_files.read_header(path, "model classes")
+        header = tensor_files.read_header(path, CLASSES)
         try:
             fixed = header["is"] == "FixedHead"
             if not fixed:
                 form, classes = header["classifier"]["statistics"]["covariance"], header["classifier"]["statistics"]["classes"]
                 if header["classifier"]["parameters"]["margin"]:
+                    if "certificate" not in header["classifier"]:  # a class was forgotten, and nothing solved since
+                        from amgc.model.state import State  # imports torch
+
+                        return State.read(folder).contents
                     margins = dict(zip(classes, tensor_files.read_array(path, "classifier/head.margins"), strict=True))
                 private = header["classifier"].get("private", {"spent": []})
                 spent = {str(label): float(epsilon) for label, _, epsilon in private["spent"]}
+                if not all(0 <= epsilon <= MOST for epsilon in spent.values()):
+                    raise ValueError("the epsilon that was spent on a class is not from 0 to 512")
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
-    fragments = extractor["options"].get("draw") == "patches"
-    return Contents(form, margins, fixed, extractor["extractor"], fragments, spent)
+    try:
+        fragments = extractor["options"].get("draw") == "patches"
+        return Contents(form, margins, fixed, extractor["extractor"], fragments, spent)
+    except files.MISFITS as error:
+        raise files.misfit(folder.path / manifest.files["extractor"].name, error) from error
 
 
 def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:

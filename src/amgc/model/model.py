@@ -6,9 +6,8 @@ import html
 import os
 import threading
 import time
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,20 +16,26 @@ from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
+from amgc.data.vectors import Split
 from amgc.features.extractor import Extractor
-from amgc.model import changes, extractors
+from amgc.model import changes, edits, extractors
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
 from amgc.model.choice import choose, look, private_choice
-from amgc.model.folder import PATIENCE, Folder, Manifest
+from amgc.model.folder import FUNCTION, PATIENCE, VECTORS, Folder, Manifest, ModelBusyError, ModelError
 from amgc.model.info import Info, describe
+from amgc.model.names import checked_name, normal
 from amgc.model.pictures import Given, Picture, PictureError, pictures
 from amgc.model.predict import Evaluation, Prediction, evaluate, predict
-from amgc.model.state import ModelError, State
+from amgc.model.state import State
+from amgc.model.vectors import Function, Vectors, measured, name_of, vectors
 from amgc.text import plural
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from amgc.model.export import Exported
+    from amgc.model.extractors import ExtractorOptions
 
 OnCorrupt = Literal["error", "skip"]
 MOST_BYTES = 1 << 31  # of a model in a zip file
@@ -76,7 +81,7 @@ class Model:
     def create(
         cls,
         path: str | os.PathLike[str],
-        features: str | os.PathLike[str] | None = None,
+        features: str | os.PathLike[str] | Function | None = None,
         size: int | None = None,
         seed: int = 0,
         covariance: Form | None = None,
@@ -85,15 +90,16 @@ class Model:
         weights: str | os.PathLike[str] | None = None,
         privacy: Privacy | None = None,
         fewest: int = 1,
-        **options: Any,
+        **options: Unpack[ExtractorOptions],
     ) -> Model:
         """Create a model in the folder `path`, which must be empty or not exist.
 
         features : "lite0" (EfficientNet-Lite0, trained on ImageNet; "lite1" and "lite2" are larger), "patches" (not trained,
             fitted on the first images), "resnet18", "resnet32", "convnet" or "timm:NAME"; a file with an extractor saved by
-            amgc or the weights of a ResNet-18; or the folder of another model, to use its extractor. None: the first call of
-            `learn` chooses, and `info` says why: lite0 for photographs in colour if it is installed (the extra `photos`),
-            otherwise patches.
+            amgc or the weights of a ResNet-18; or the folder of another model, to use its extractor. "vectors": the model takes
+            vectors (n, d) of your own instead of images. A function: it gets a list of PIL images in RGB and returns their
+            features (n, d); it is not stored, so `open` needs it again. None: the first call of `learn` chooses, and `info`
+            says why: lite0 for photographs in colour if it is installed (the extra `photos`), otherwise patches.
         size : side of the images in pixels. Default: that of the extractor; for patches that of the first images, at most 64.
         covariance : form of the stored covariance. Default: "shared" for patches; for others "full" up to 640 features,
             "lowrank" up to 4,096, "shared" above.
@@ -103,30 +109,38 @@ class Model:
             the budget. It needs features that are not fitted on the images (default: lite0).
         fewest : number of images below which `learn` does not add images to a class. If a single image is added, its features
             are the difference of the models before and after.
-        options : further options of the extractor; `amgc list features` names it, and its class documents them.
+        options : further options of the extractor, as for `amgc run`: `amgc run --features NAME --help` documents them.
         """
         common = {"filters": filters, "draw": draw, "weights": None if weights is None else os.fspath(weights)}
-        options |= {option: value for option, value in common.items() if value is not None}
+        extra: dict[str, Any] = {**options, **{option: value for option, value in common.items() if value is not None}}
         if not fewest >= 1 or (fewest > 1 and privacy is not None):
             raise ValueError(f"fewest must be at least 1, and 1 for private models, which need no more; not {fewest}.")
         if privacy is not None:
-            features, covariance = private_choice(features, covariance, options)
-        name, chosen = extractors.resolve(features, options)
+            features, covariance = private_choice(features, covariance, extra)
+        if isinstance(features, str | os.PathLike) or features is None:
+            function, given, scale = None, None if features is None else os.fspath(features), extractors.scale_of(features)
+            name, chosen = extractors.resolve(features, extra)
+        else:
+            function, given, scale = features, name_of(features), None
+            name, chosen = FUNCTION, extra
+        if name in (VECTORS, FUNCTION) and (chosen or size is not None):
+            settings = ", ".join([*chosen, *(["size"] if size is not None else [])])
+            raise ValueError(f"amgc does not compute these features, so it has no {settings} for them.")
         if size is not None and not 8 <= size <= LARGEST_SIDE:
             raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
         extractor = None
-        if name not in ("", "patches"):
+        if name not in ("", "patches", VECTORS, FUNCTION):
             extractor = extractors.create(name, chosen, size, seed)
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
         if privacy is not None:
-            made["privacy"] = {name: value for name, value in asdict(privacy).items() if name != "centre"}
+            made["privacy"] = {field: value for field, value in asdict(privacy).items() if field != "centre"}
             made["centre"] = privacy.centre
         if fewest > 1:
             made["fewest"] = fewest
-        about = {"name": name, "options": chosen, "given": None if features is None else os.fspath(features), "dim": None}
-        image = {"size": size, "scale": extractors.scale_of(features)}
-        state = State(Manifest(made, about, image))
+        about = {"name": name, "options": chosen, "given": given, "dim": None}
+        image = {"size": size, "scale": scale}
+        state = State(Manifest(made, about, image), function=function)
         return cls.begin(path, state if extractor is None else _with_extractor(state, extractor))
 
     @classmethod
@@ -140,10 +154,19 @@ class Model:
             return cls(folder, state.write(folder))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Model:
-        """Open the model in a folder."""
+    def open(cls, path: str | os.PathLike[str], features: Function | None = None) -> Model:
+        """Open the model in a folder.
+
+        features : the function that computes the features, if the model was created with one. Without it the model can be
+            described, changed and exported, but not learn from images or predict.
+        """
         folder = Folder(path)
-        return cls(folder, State.read(folder))
+        name = folder.manifest().features["name"]
+        if features is not None and name != FUNCTION:
+            raise ValueError(f"the features of the model in {str(folder.path)!r} are {name or 'not chosen'}, not a function.")
+        model = cls(folder, State.read(folder, function=features))
+        model._store_classifier()
+        return model
 
     def refresh(self) -> bool:
         """Load changes made by other processes. Returns whether there were any."""
@@ -190,10 +213,10 @@ class Model:
         start = time.monotonic()
         given: dict[str, list[Picture]] = {}
         for label, own in images.items():
-            if found := pictures(own):
+            if found := self._given(own, "train"):
                 given.setdefault(checked_name(label), []).extend(found)  # two spellings of a name are one class
         if not given:
-            raise ModelError("there are no images to learn from.")
+            raise ModelError(f"there are no {self._state.manifest.noun}s to learn from.")
         with self._writing:
             lesson, used = None, ""
             if self._state.extractor is not None:  # encode before taking the folder's lock: this is most of the work
@@ -221,8 +244,8 @@ class Model:
         if not hold or self._state.extractor is None:  # features of an extractor that is not stored are worth nothing
             name, count = next(iter(few.items()))
             raise ModelError(
-                f"this model learns at least {fewest} images of a class at a time, and there are {count} of {name!r}. Collect "
-                "more, or hold them in memory: hold=True, in Python, after the first lesson."
+                f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
+                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
             )
         self._held = state.checksum, joined
         return replace(lesson, added={}), joined.added
@@ -233,14 +256,22 @@ class Model:
         This cannot be undone: no earlier state stays in the folder.
         """
         with self._writing, self._latest() as state:
-            self._state = changes.forget(state, normal(label)).write(self._folder, undoable=False)
+            edits.forget(self._folder, normal(label))
+            self._state = _solved(State.read(self._folder, state))
+            with suppress(OSError):  # the class is forgotten; whoever opens the model tries again
+                self._state = self._state.write(self._folder, undoable=False)
         return self
 
     def rename(self, label: str, new: str, *, join: bool = False) -> Model:
         """Rename a class. If another class has the name, `join` makes one class of both, as if learned as one."""
-        name = checked_name(new)
+        old, name = normal(label), checked_name(new)
         with self._writing, self._latest() as state:
-            self._state = changes.rename(state, normal(label), name, join).write(self._folder)
+            if join and name != old and name in state.manifest.classes:
+                edits.check_known(state.manifest, old)
+                self._state = changes.join(state, old, name).write(self._folder)
+            else:
+                edits.rename(self._folder, old, name)
+                self._state = State.read(self._folder, state)
         return self
 
     def undo(self) -> Model:
@@ -248,13 +279,7 @@ class Model:
 
         The folder stores one earlier state, so two changes in a row cannot be taken back.
         """
-        with self._writing, self._latest() as state:
-            if state.private:
-                raise ModelError("a private model cannot be undone: it stores no earlier state, so that no budget is refunded.")
-            if state.manifest.previous is None:
-                raise ModelError(
-                    "there is no change to undo: a model stores only the state before the last change, and none after `forget`."
-                )
+        with self._writing, self._latest():
             self._folder.undo()
             self.refresh()
         return self
@@ -293,7 +318,7 @@ class Model:
             same = {"extractor"} if state.checksum and state.checksum == now.checksum else set()
             kept = {role: entry for role, entry in now.manifest.files.items() if role in same}
             manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
-            self._state = replace(state, manifest=manifest).write(self._folder)
+            self._state = state.with_function(state.function or now.function, manifest).write(self._folder)
         return self
 
     def remove_if_empty(self) -> None:
@@ -301,6 +326,19 @@ class Model:
         with self._writing, self._latest() as state:
             if not state.manifest.classes:
                 self._folder.remove()
+
+    def _store_classifier(self) -> None:
+        """Solve for the classifier if the file has none, because `amgc forget` needs no torch, and store it for later readers.
+
+        A reader that may not write, or finds the folder locked or changed, goes on without.
+        """
+        state = self._state
+        if not isinstance(state.classifier, IncrementalClassifier) or state.classifier.is_solved:
+            return
+        _solved(state)
+        with suppress(OSError, ModelBusyError), self._folder.lock(0):
+            if _identity(self._folder.manifest()) == _identity(state.manifest):
+                self._state = state.write(self._folder, undoable=False)
 
     @contextmanager
     def _latest(self) -> Iterator[State]:
@@ -314,6 +352,8 @@ class Model:
         if state.extractor is not None:
             return state
         features, size, seed = state.manifest.features, state.manifest.image["size"], int(state.manifest.made["seed"])
+        if features["name"] in (VECTORS, FUNCTION):
+            return _with_extractor(state, measured(features["name"], state.function, first))
         name, options, seen = features["name"], features["options"], look(first)
         if not name:
             name, why = choose(seen, size)
@@ -322,11 +362,15 @@ class Model:
             state = replace(state, manifest=replace(state.manifest, features=chosen))
         if name == "patches":
             options, size = extractors.adapt(options, size, seen)
-        ready = _with_extractor(state, extractors.create(name, options, size, seed))
-        assert ready.extractor is not None
-        if ready.extractor.needs_fit:
-            extractors.fit(ready.extractor, ready.frame, first, seed)
+        extractor = extractors.create(name, options, size, seed)
+        ready = _with_extractor(state, extractor)
+        if extractor.needs_fit:
+            extractors.fit(extractor, ready.frame, first, seed)
         return ready
+
+    def _given(self, given: Given, split: Split = "test") -> list[Picture]:
+        """Return a list of images, or of vectors if the model takes these."""
+        return vectors(given, split) if self._state.manifest.noun == "vector" else pictures(given)
 
     # ---- read --------------------------------------------------------------------------------------------------------
 
@@ -350,7 +394,8 @@ class Model:
         more = len(self.classes) - ROWS
         rest = f"<tr><td>and {more:,} more</td><td></td></tr>" if more > 0 else ""
         head = f"<p>Model in <code>{html.escape(str(self.path))}</code>: {html.escape(_summary(self._state))}</p>"
-        return f"{head}<table><tr><th>class</th><th>images</th></tr>{rows}{rest}</table>" if rows else head
+        columns = f"<tr><th>class</th><th>{self._state.manifest.noun}s</th></tr>"
+        return f"{head}<table>{columns}{rows}{rest}</table>" if rows else head
 
     def predict(self, images: Given, top: int = 1, reject: float | None = None) -> list[Prediction]:
         """Return the `top` most likely classes of each image; images whose fit is below `reject` are marked as rejected."""
@@ -363,7 +408,7 @@ class Model:
 
     def predict_each(self, images: Given, top: int = 1, reject: float | None = None) -> Iterator[Prediction | PictureError]:
         """Yield predictions in order, or the error of an unreadable image. Only one batch is in memory at a time."""
-        return predict(self._state, pictures(images), top, reject)
+        return predict(self._state, self._given(images), top, reject)
 
     def evaluate(
         self,
@@ -380,13 +425,13 @@ class Model:
         if isinstance(images, Mapping):
             if labels is not None:
                 raise ValueError("images are given by class, so there must be no labels.")
-            by_class = {label: pictures(own) for label, own in images.items()}
+            by_class = {label: self._given(own) for label, own in images.items()}
             labels = [label for label, own in by_class.items() for _ in own]
             given = [picture for own in by_class.values() for picture in own]
         elif labels is None:
             raise ValueError("evaluate needs the labels of the images, or images by class as for learn_all.")
         else:
-            given = pictures(images)
+            given = self._given(images)
         if len(given) != len(labels):
             raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
         return evaluate(self._state, given, [normal(label) for label in labels], reject, progress)
@@ -422,9 +467,17 @@ class Model:
 def _summary(state: State) -> str:
     """Describe a state in a few words."""
     counts = state.manifest.classes
-    made = plural(len(counts), "class") + (f" from {plural(sum(counts.values()), 'image')}" if any(counts.values()) else "")
     dim, name = state.manifest.features["dim"], state.manifest.features["name"]
+    images = f" from {plural(sum(counts.values()), state.manifest.noun)}" if any(counts.values()) else ""
+    made = plural(len(counts), "class") + images
     return f"{made}, {f'{name} with {dim:,} features' if dim else 'features not fitted yet'}"
+
+
+def _solved(state: State) -> State:
+    """Solve for the classifier now, so that predictions do not wait."""
+    if isinstance(state.classifier, IncrementalClassifier):
+        _ = state.classifier.head_
+    return state
 
 
 def _identity(manifest: Manifest) -> tuple[Any, ...]:
@@ -435,31 +488,16 @@ def _identity(manifest: Manifest) -> tuple[Any, ...]:
     return manifest.generation, manifest.files, manifest.previous is None
 
 
-def _with_extractor(state: State, extractor: Extractor) -> State:
+def _with_extractor(state: State, extractor: Extractor | Vectors) -> State:
     """Return the state with an extractor, and the image size and classifier parameters that follow from it."""
     manifest = state.manifest
     form = manifest.made["covariance"] or extractors.default_covariance(extractor)
-    image: dict[str, int | None] = {**manifest.image, "size": extractor.image_shape[1]}
+    size = extractor.image_shape[1] if isinstance(extractor, Extractor) else None
+    image: dict[str, int | None] = {**manifest.image, "size": size}
     made = manifest.made | {"classifier": {"covariance": form}}
     if privacy := made.get("privacy"):
-        centre = made.pop("centre") or extractors.public_centre(extractor)
+        centre = made.pop("centre")
+        if centre is None and isinstance(extractor, Extractor):
+            centre = extractors.public_centre(extractor)
         made["classifier"] |= privacy | {"centre": centre}
     return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
-
-
-def checked_name(label: Any) -> str:
-    """Return the normalised name of a class; raise an error if it cannot be one."""
-    if not isinstance(label, str):
-        raise TypeError(f"the name of a class must be a string, not {label!r}.")
-    try:
-        label.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
-    if not label.strip() or "\0" in label:
-        raise ValueError(f"the class name {label!r} is empty or contains a null character.")
-    return normal(label)
-
-
-def normal(label: str) -> str:
-    """Return a name in Unicode's composed form. macOS stores é in file names as two characters."""
-    return unicodedata.normalize("NFC", label)

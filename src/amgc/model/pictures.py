@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from amgc.data.decode import CorruptImageError, decode_each, list_images, read_image, shorter_side, threads_for, to_pixels
+from amgc.data.decode import CorruptImageError, decode_each, list_images, read_file, read_image, threads_for, to_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,29 +43,19 @@ class Picture:
     animated: bool = False  # set when the image is read; only its first frame is used
     digest: bytes = b""  # hash of the pixels that `Frame.pixels` returned; the same for copies of an image
 
-    def read(self, least: int) -> Image:
+    def read(self, least: int, size: int | None = None) -> Image:
         """Return the image in RGB, rotated upright. Large images may be reduced, to at least `least` pixels on each side.
+
+        With `size`, the shorter side is scaled to that and the centre cropped.
 
         Raises PictureError if it cannot be used.
         """
-        source = self._file(self.source) if isinstance(self.source, str) else self.source
         try:
-            image, self.animated = read_image(source, self.name, reduce_to=least, smallest=SMALLEST)
+            source = read_file(self.source) if isinstance(self.source, str) else self.source
+            image, self.animated = read_image(source, self.name, reduce_to=least, smallest=SMALLEST, size=size)
         except CorruptImageError as error:
             raise PictureError(error.path, f"{error.reason}; {error.advice}") from error
         return image
-
-    def _file(self, path: str) -> bytes:
-        """Return the content of a file. Other errors, for example of the disk, are not a PictureError."""
-        try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait forever
-                raise PictureError(self.name, "it is not a regular file")
-            with open(path, "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            raise PictureError(self.name, "there is no such file, or it is a link to a missing file") from None
-        except PermissionError:
-            raise PictureError(self.name, "permission denied; change its permissions") from None
 
 
 def pictures(given: Given | Picture) -> list[Picture]:
@@ -125,7 +114,7 @@ class Frame:
 
     def pixels(self, picture: Picture) -> NDArray[np.uint8]:
         """Return the pixels of an image, (channels, side, side)."""
-        image = shorter_side(picture.read(2 * self.scale), self.scale)
+        image = picture.read(2 * self.scale, self.scale)
         if self.scale != self.side:
             edge = round((self.scale - self.side) / 2.0)
             image = image.crop((edge, edge, edge + self.side, edge + self.side))

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from amgc.core.typicality import can_tell
 from amgc.model.changes import Progress
-from amgc.model.extractors import encode_batches
+from amgc.model.folder import ModelError
 from amgc.model.pictures import Picture, PictureError
-from amgc.model.state import FixedHead, ModelError, State
+from amgc.model.state import FixedHead, State
 
 UNKNOWN = "unknown"
 BINS = 15  # of confidence, for calibration
@@ -65,9 +65,9 @@ def predict(state: State, images: Sequence[Picture], top: int, reject: float | N
 
 
 def _predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
-    assert state.extractor is not None and state.classifier is not None
+    assert state.classifier is not None
     names = [str(name) for name in state.classifier.classes_.tolist()]
-    for rows, features, errors in encode_batches(state.extractor, state.frame, images):
+    for rows, features, errors in state.encoded(images):
         found: dict[int, Prediction | PictureError] = dict(errors)
         if rows:
             shares = state.classifier.predict_proba(features.numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,14 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
+from amgc.core.parameters import DeviceError, check_parameters
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
-from amgc.model.folder import Folder, Manifest
+from amgc.model.extractors import encode_batches
+from amgc.model.folder import CLASSES, FUNCTION, MANIFEST, VECTORS, Folder, Manifest
 from amgc.model.info import Contents
-from amgc.model.pictures import Frame
-
-KIND = "model classes"
-
-
-class ModelError(ValueError):
-    """The model cannot do what was requested."""
+from amgc.model.pictures import Frame, Picture, PictureError
+from amgc.model.vectors import Function, Vectors
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,6 @@ class FixedHead:
         shares /= shares.sum(1, keepdims=True)
         return shares
 
-    def without(self, label: str) -> FixedHead:
-        """Return the classifier without one class."""
-        keep = [row for row, name in enumerate(self.classes) if name != label]
-        return FixedHead(tuple(self.classes[row] for row in keep), self.weight[keep], self.bias[keep])
-
-    def renamed(self, label: str, new: str) -> FixedHead:
-        """Return the classifier with one class renamed."""
-        return FixedHead(tuple(new if name == label else name for name in self.classes), self.weight, self.bias)
-
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return header and tensors for a file, as `AMGCClassifier.packed` does."""
         return {"classes": list(self.classes)}, {"weight": torch.from_numpy(self.weight), "bias": torch.from_numpy(self.bias)}
@@ -75,23 +64,32 @@ class State:
 
     extractor : None until the first images have been learned, if it is fitted on them.
     classifier : None while there are no classes.
+    function : the user's, which computes the features; it is not stored.
     """
 
     manifest: Manifest
-    extractor: Extractor | None = None
+    extractor: Extractor | Vectors | None = None
     classifier: IncrementalClassifier | FixedHead | None = None
+    function: Function | None = None
+
+    def with_function(self, function: Function | None, manifest: Manifest) -> State:
+        """Return the state with a function that computes its features, if it needs one, and a manifest."""
+        if manifest.features["name"] != FUNCTION:
+            return replace(self, manifest=manifest)
+        extractor = replace(self.extractor, function=function) if isinstance(self.extractor, Vectors) else None
+        return replace(self, manifest=manifest, extractor=extractor, function=function)
 
     @property
     def frame(self) -> Frame:
         """The image size and channels that the extractor expects."""
-        assert self.extractor is not None
+        assert isinstance(self.extractor, Extractor)
         channels, side, _ = self.extractor.image_shape
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
     @property
     def private(self) -> bool:
         """Whether the model has a privacy budget."""
-        return bool(self.manifest.made.get("privacy"))
+        return self.manifest.private
 
     @property
     def checksum(self) -> str:
@@ -108,8 +106,15 @@ class State:
             margins = dict(zip(names, self.classifier.margins_.tolist(), strict=True))
         spent = self.classifier.spent_ if isinstance(self.classifier, IncrementalClassifier) else {}
         fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
-        name = extractor.name if extractor else ""
+        name = extractor.name if isinstance(extractor, Extractor) else ""
         return Contents(form, margins, fixed, name, fragments == "patches", {str(label): loss for label, loss in spent.items()})
+
+    def encoded(self, images: Sequence[Picture]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, PictureError]]]]:
+        """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
+        assert self.extractor is not None
+        if isinstance(self.extractor, Vectors):
+            return self.extractor.encode_batches(images)
+        return encode_batches(self.extractor, self.frame, images)
 
     @property
     def class_counts(self) -> dict[str, int]:
@@ -122,18 +127,22 @@ class State:
         return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
     @classmethod
-    def read(cls, folder: Folder, previous: State | None = None) -> State:
-        """Read a folder. The extractor of `previous` is reused if it has not changed."""
+    def read(cls, folder: Folder, previous: State | None = None, function: Function | None = None) -> State:
+        """Read a folder. The extractor of `previous` is reused if it has not changed, and its function."""
+        function = function or (previous.function if previous else None)
 
         def read(manifest: Manifest) -> State:
-            entries = manifest.files
-            extractor = None
-            if "extractor" in entries:
+            entries, features = manifest.files, manifest.features
+            extractor: Extractor | Vectors | None = None
+            if features["name"] in (VECTORS, FUNCTION):
+                extractor = Vectors(features["name"], features["dim"], function) if features["dim"] else None
+            elif "extractor" in entries:
                 if previous is not None and previous.checksum == entries["extractor"].sha256:
                     extractor = previous.extractor
                 else:
                     extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
-            state = cls(manifest, extractor)
+            state = cls(manifest, extractor, function=function)
+            _check_parameters(folder.path / MANIFEST, manifest)
             return _read_classes(state, folder.checked(entries["classes"])) if "classes" in entries else state
 
         return folder.read(read)
@@ -141,36 +150,56 @@ class State:
     def write(self, folder: Folder, undoable: bool = True) -> State:
         """Replace the folder's contents in one step and return the state with its new manifest. Call with the lock held.
 
-        undoable : whether to store the state before the change, for `undo`. A private model never does: undoing would refund
-            the budget.
+        undoable : whether to store the state before the change, for `undo`.
         """
         manifest, writers = self.manifest, {}
         features, kept = dict(manifest.features), dict(manifest.files)
         if (extractor := self.extractor) is not None:
             features["dim"] = extractor.dim
-            if "extractor" not in kept:
+            if isinstance(extractor, Extractor) and "extractor" not in kept:
                 writers["extractor"] = lambda path: save_extractor(path, extractor)
         if self.classifier is None:
             kept.pop("classes", None)
         else:
             writers["classes"] = lambda path: _write_classes(path, self)
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
-        return replace(self, manifest=folder.change(changed, writers, undoable and not self.private))
+        classifier = self.classifier
+        if isinstance(classifier, IncrementalClassifier) and classifier.statistics_.form == "lowrank":
+            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as whoever opens the folder gets it
+        return replace(self, manifest=folder.change(changed, writers, undoable), classifier=classifier)
 
 
 def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     about = {"is": "FixedHead" if isinstance(state.classifier, FixedHead) else "AMGCClassifier", "classifier": header}
-    tensor_files.write(path, KIND, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
+    tensor_files.write(path, CLASSES, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
+
+
+def _check_parameters(path: Path, manifest: Manifest) -> None:
+    """Raise FileFormatError if the manifest has parameters for new classes that no classifier has."""
+    chosen, dim = manifest.made.get("classifier") or {}, manifest.features["dim"]
+    try:
+        check_parameters(**IncrementalClassifier(**chosen).parameters())
+        if dim is not None and chosen.get("centre") is not None and len(chosen["centre"]) != dim:
+            raise ValueError(f"the centre has {len(chosen['centre'])} numbers for {dim} features")
+    except DeviceError:
+        pass  # of another machine; whoever learns is told
+    except files.MISFITS as error:
+        raise files.FileFormatError(f"{str(path)!r} is damaged: made.classifier does not fit ({error}).") from error
 
 
 def _read_classes(state: State, path: Path) -> State:
-    header, tensors = tensor_files.read(path, KIND)
+    header, tensors = tensor_files.read(path, CLASSES)
     try:
         kind = {"AMGCClassifier": IncrementalClassifier, "FixedHead": FixedHead}[header["is"]]
         classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
         found = replace(state, classifier=classifier)
+        dim = classifier.weight.shape[1] if isinstance(classifier, FixedHead) else classifier.n_features_in_
+        if state.extractor is not None and dim != state.extractor.dim:
+            raise ValueError(f"it has {dim} features, the extractor {state.extractor.dim}")
+        if state.private != (isinstance(classifier, IncrementalClassifier) and classifier.privacy_ is not None):
+            raise ValueError("it has a privacy budget and the manifest has none, or the other way round")
         if found.class_counts != state.manifest.classes:
             raise ValueError("its classes are not those of the manifest")
         return found

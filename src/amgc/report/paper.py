@@ -5,7 +5,6 @@ The numbers are stored in the presets `paper-DATA-tTASKS.toml`, beside the setti
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from amgc.features import extractors
+from amgc.files import MOST_JSON, read_bytes, read_json
 from amgc.methods.registry import methods
 from amgc.options import merged
 from amgc.runs import RunRecord, flat
@@ -96,7 +96,7 @@ def departures(run: RunRecord) -> list[str]:
 def plan_figures(folder: Path) -> dict[str, dict[str, float]]:
     """Return the paper's LA and AIA by method, in percent, from the plan.json that `amgc run PRESET` writes."""
     try:
-        found: Any = json.loads((folder / PLAN).read_text())["paper"]
+        found: Any = read_json(folder / PLAN)["paper"]
         return {str(name): {str(key): float(value) for key, value in pair.items()} for name, pair in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # without a plan, or with a damaged one, the paper's numbers are not shown
@@ -114,8 +114,8 @@ def toml(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(read_bytes(path, MOST_JSON).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"invalid TOML: {error}") from error
 
 

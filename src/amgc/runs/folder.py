@@ -131,7 +131,7 @@ class RunFolder:
 
     def log(self, text: str) -> None:
         """Append a line with the time to log.txt."""
-        with (self / LOG).open("a") as file:
+        with (self / LOG).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
     def remove_partial(self) -> None:
@@ -167,10 +167,10 @@ class RunFolder:
         file = self / METRICS
         if not file.exists():
             return []
-        *whole, rest = file.read_bytes().split(b"\n")
+        *whole, rest = files.read_bytes(file, files.MOST_JSON).split(b"\n")
         lines = [_line(text, task, file) for task, text in enumerate(whole)]
         try:
-            json.loads(rest.decode())
+            files.parse_json(rest)
         except ValueError:
             return lines
         return [*lines, _line(rest, len(lines), file)]  # only the end of the line is missing
@@ -179,7 +179,7 @@ class RunFolder:
 def _line(text: bytes, task: int, file: Path) -> TaskLine:
     where = f"{file}, line {task + 1}"
     try:
-        content = json.loads(text.decode())
+        content = files.parse_json(text)
     except ValueError as error:
         raise RunError(f"{where} is damaged ({error}); `amgc resume` rewrites the file.") from error
     try:
@@ -194,16 +194,12 @@ def _line(text: bytes, task: int, file: Path) -> TaskLine:
 def read_object(path: Path, *, finite: bool = False) -> dict[str, Any]:
     """Return the JSON object in `path`, whose version must be one that this amgc reads; `finite` rejects NaN and infinity."""
     try:
-        content = json.loads(path.read_bytes().decode(), parse_constant=_reject if finite else None)
-    except ValueError as error:
-        raise RunError(f"{str(path)!r} is damaged ({error}); {AGAIN}.") from error
+        content = files.read_json(path, finite=finite)
+    except files.FileFormatError as error:
+        raise RunError(f"{error} Otherwise run again.") from error
     if not isinstance(content, dict) or not isinstance(content.get("version"), int):
         raise RunError(f"{str(path)!r} was not written by amgc: it has no version number.")
     if content["version"] > VERSION:
         found = content["version"]
         raise RunError(f"{str(path)!r} has version {found}; this amgc reads up to {VERSION}: install a newer one.")
     return content
-
-
-def _reject(constant: str) -> None:
-    raise ValueError(f"it holds {constant}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,17 +17,18 @@ from starlette.requests import ClientDisconnect
 import amgc
 from amgc.core.expected import ENOUGH
 from amgc.data.decode import available_cores
-from amgc.model import Info, Model, PictureError
-from amgc.model.model import normal
-from amgc.model.pictures import Picture
+from amgc.model import Info, Model
+from amgc.model.names import normal
 from amgc.serve import schemas
-from amgc.serve.downloads import EXAMPLE, onnx_file, opened
+from amgc.serve.downloads import EXAMPLE, VECTOR_EXAMPLE, check_replacement, onnx_file, opened
 from amgc.serve.errors import ApiError, api_error
 from amgc.serve.guard import Guard, Settings
 from amgc.serve.reference import reference
 from amgc.serve.schemas import binary, error_responses, form, zip_body
 from amgc.serve.update_queue import UpdateQueue
-from amgc.serve.uploads import check_pixels, read_form
+from amgc.serve.uploads import Upload, read_form, split_by_size
+from amgc.serve.vectors import json_body, parse, read_body
+from amgc.serve.work import Work, Workers
 
 DESCRIPTION = """Teach a classifier new classes of images, let it predict, and make it forget classes. Images are decoded in
 memory and never stored; only statistics of each class are. Predictions continue while the model learns; the new model replaces
@@ -39,16 +39,15 @@ GUARD_ERRORS = (403, 429)  # errors that the guard may return for any API reques
 def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
     """Create the application for a model."""
     settings = settings or Settings()
-    limits = settings.limits
+    limits, noun = settings.limits, model.state.manifest.noun
     updates = UpdateQueue(model, limits.waiting)
-    predicting = ThreadPoolExecutor(available_cores(), thread_name_prefix="amgc-predict")
+    workers = Workers(available_cores())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         updates.start()
         yield
         await asyncio.to_thread(updates.close)
-        predicting.shutdown(cancel_futures=True)
 
     app = FastAPI(
         title="amgc", version=amgc.__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
@@ -59,6 +58,16 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(Exception, _failed)
     guarded = (*GUARD_ERRORS, 401) if settings.token is not None else GUARD_ERRORS
     security: dict[str, Any] = {"security": [{"token": []}]} if settings.token is not None else {}
+
+    def body(label: bool) -> dict[str, Any]:
+        return json_body(label) if noun == "vector" else form(limits, label)
+
+    async def samples(request: Request, work: Work, *fields: str) -> tuple[list[Upload], dict[str, str]]:
+        """Return the images or vectors of a request, and its texts."""
+        if noun == "image":
+            return await read_form(request, limits, work.check, fields)
+        content = await read_body(request)
+        return await asyncio.wrap_future(workers.submit(parse, content, bool(fields)))
 
     @app.get("/api/health", responses=error_responses(403), operation_id="health")
     async def health() -> schemas.Health:
@@ -74,23 +83,23 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         "/api/predict",
         responses=error_responses(*guarded, 400, 408, 409, 413, 415, 422, 500, 503),
         operation_id="predict",
-        openapi_extra=form(limits, label=False) | security,
+        openapi_extra=body(label=False) | security,
     )
     async def predict(request: Request, options: Annotated[schemas.PredictOptions, Query()]) -> schemas.Predictions:
         """Predict the most likely classes of images, and how well each image fits; all with the same state of the model."""
-        pictures, _ = await read_form(request, limits)
+        work = Work(updates.closing)
+        pictures, _ = await samples(request, work)
 
         def answer() -> schemas.Predictions:
-            for picture in pictures:
-                try:
-                    check_pixels(picture, limits)
-                except PictureError as error:
-                    raise ApiError(413, str(error)) from error
+            if noun == "image":
+                _, refused = split_by_size(pictures, limits)
+                if refused:
+                    raise ApiError(413, str(refused[0]))
             found = model.predict(pictures, options.top, options.reject)
             return schemas.Predictions(answers=[schemas.Prediction.model_validate(one.to_json()) for one in found])
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(predicting, answer)
+            return await work.result(request, workers.submit(answer))
         except Exception as error:
             raise api_error(error) from error
 
@@ -98,16 +107,21 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         "/api/learn",
         responses=error_responses(*guarded, 400, 408, 409, 413, 415, 422, 500, 503, 507),
         operation_id="learn",
-        openapi_extra=form(limits, label=True) | security,
+        openapi_extra=body(label=True) | security,
     )
     async def learn(request: Request, options: Annotated[schemas.LearnOptions, Query()]) -> schemas.LearnResult:
         """Learn a class from images, or add images to a known class. Responds when that is done. Unreadable images are skipped
         and listed; it is an error if no image is readable.
         """
-        pictures, texts = await read_form(request, limits, ("label",))
-        lesson = options.lesson
-        usable, skipped = await asyncio.get_running_loop().run_in_executor(predicting, _usable, pictures, settings)
-        learned = await _finished(updates.learn(usable, texts["label"], lesson))
+        work = Work(updates.closing)
+        pictures, texts = await samples(request, work, "label")
+        usable, skipped = pictures, list[schemas.Skipped]()
+        if noun == "image":
+            usable, skipped = await asyncio.wrap_future(workers.submit(_usable, pictures, settings))
+        try:
+            learned = await work.result(request, updates.learn(usable, texts["label"], options.lesson))
+        except Exception as error:
+            raise api_error(error) from error
         skipped += [schemas.Skipped(source=source, reason=reason) for source, reason in learned.skipped]
         (label,) = learned.added
         return schemas.LearnResult(
@@ -154,7 +168,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 
     async def file(make: Callable[[Model], bytes], name: str, kind: str) -> Response:
         try:
-            content = await asyncio.get_running_loop().run_in_executor(predicting, make, model)
+            content = await asyncio.wrap_future(workers.submit(make, model))
         except Exception as error:
             raise api_error(error) from error
         return Response(content, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
@@ -195,7 +209,8 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
             content = await request.body()
         except ClientDisconnect as error:
             raise ApiError(400, "The request is incomplete.") from error
-        state = await asyncio.get_running_loop().run_in_executor(predicting, opened, content, limits.upload_bytes)
+        state = await asyncio.wrap_future(workers.submit(opened, content, limits.upload_bytes))
+        check_replacement(model.state, state)
         await _finished(updates.replace(state))
         return schemas.OpenResult(classes=len(updates.info.classes))
 
@@ -205,7 +220,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 
     @app.get("/classify.py", include_in_schema=False)
     async def example() -> Response:
-        return Response(EXAMPLE, media_type="text/x-python; charset=utf-8")
+        return Response(VECTOR_EXAMPLE if noun == "vector" else EXAMPLE, media_type="text/x-python; charset=utf-8")
 
     app.mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True))
     _describe_token(app, settings)
@@ -215,6 +230,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
 def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
     info, now, limits = updates.info, updates.progress, settings.limits
     return schemas.Classes(
+        input=schemas.Input(kind=info.noun, numbers=info.features["dim"] if info.noun == "vector" else None),
         classes=[schemas.ClassCount(label=label, pictures=count or None) for label, count in info.classes.items()],
         kept=list(info.kept),
         not_kept=list(info.not_kept),
@@ -242,15 +258,10 @@ def _remains(info: Info) -> list[str]:
     return remains
 
 
-def _usable(pictures: list[Picture], settings: Settings) -> tuple[list[Picture], list[schemas.Skipped]]:
+def _usable(pictures: list[Upload], settings: Settings) -> tuple[list[Upload], list[schemas.Skipped]]:
     """Split images into those that are not too large, and the others."""
-    usable, skipped = [], []
-    for picture in pictures:
-        try:
-            check_pixels(picture, settings.limits)
-            usable.append(picture)
-        except PictureError as error:
-            skipped.append(schemas.Skipped(source=error.path, reason=error.reason))
+    usable, refused = split_by_size(pictures, settings.limits)
+    skipped = [schemas.Skipped(source=error.path, reason=error.reason) for error in refused]
     if not usable:
         raise ApiError(413, f"None of the pictures can be used; the first: {skipped[0].source}: {skipped[0].reason}.")
     return usable, skipped

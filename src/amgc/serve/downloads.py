@@ -7,6 +7,7 @@ from pathlib import Path
 
 from amgc.files import FileFormatError
 from amgc.model import Model
+from amgc.model.folder import FUNCTION
 from amgc.model.state import State
 from amgc.serve.errors import ApiError
 
@@ -25,6 +26,28 @@ for path in sys.argv[1:]:
     probabilities, _, names = model.run(None, {"images": image[None]})
     print(f"{path}: {names[0]}, {probabilities.max():.0%}")
 '''
+VECTOR_EXAMPLE = '''"""Classify vectors with model.onnx: python classify.py FILE.npy   (pip install onnxruntime numpy)"""
+import sys
+
+import numpy as np
+import onnxruntime
+
+model = onnxruntime.InferenceSession("model.onnx")
+vectors = np.load(sys.argv[1]).astype(np.float32)  # (n, d)
+probabilities, _, names = model.run(None, {"vectors": vectors})
+for row, name in enumerate(names):
+    print(f"{row}: {name}, {probabilities[row].max():.0%}")
+'''
+
+
+def check_replacement(now: State, other: State) -> None:
+    """Raise an error if a model cannot take the place of the served one: the other kind of input, or an unknown function."""
+    nouns = [one.manifest.noun for one in (now, other)]
+    if nouns[0] != nouns[1]:
+        raise ApiError(422, f"The file is a model of {nouns[1]}s, and this server takes {nouns[0]}s. Serve its folder instead.")
+    features = other.manifest.features
+    if features["name"] == FUNCTION and features["given"] != now.manifest.features["given"]:
+        raise ApiError(422, "The features of that model are computed by a Python function, which this server does not have.")
 
 
 def onnx_file(model: Model) -> bytes:

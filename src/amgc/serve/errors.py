@@ -25,6 +25,20 @@ class ApiError(HTTPException):
         super().__init__(status, detail, headers | HEADERS.get(status, {}))
 
 
+class StoppedError(ApiError):
+    """The server is shutting down."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "The server is shutting down; the model has not changed.", 10)
+
+
+class AbandonedError(ApiError):
+    """The client has disconnected. Nobody gets the response."""
+
+    def __init__(self) -> None:
+        super().__init__(400, "The client has disconnected.")
+
+
 def api_error(error: Exception) -> ApiError:
     """Return the response for an exception. Paths on the server appear only in its log."""
     if isinstance(error, ApiError):

@@ -65,6 +65,7 @@ class Limits:
     waiting: int = 8  # updates in the queue; each keeps its images in memory
     total_upload_mb: int = 512  # size of all request bodies in memory
     timeout: int = 30  # seconds without data before an incomplete request is aborted
+    total_megapixels: int = 1000  # size of all images of a request
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -185,7 +186,12 @@ class Body:
 
 def _same(origin: str | None, host: str) -> bool:
     """Return whether the request comes from a page of this server. Programs other than browsers send no origin."""
-    return origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower() != ""
+    except ValueError:  # not a URL, such as http://[::1
+        return False
 
 
 def _authorised(header: str, token: str) -> bool:

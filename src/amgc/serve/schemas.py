@@ -142,9 +142,17 @@ class RequestLimits(Exact):
     images: int
 
 
+class Input(Exact):
+    """What the model takes."""
+
+    kind: str = Field(pattern="^(image|vector)$", description="`image`, or `vector` if its features are given")
+    numbers: int | None = Field(ge=1, description="length of a vector; null for images, and before it is known")
+
+
 class Classes(Exact):
     """Classes and contents of the model, and what it is doing."""
 
+    input: Input
     classes: list[ClassCount] = Field(description="in the order in which they were learned")
     kept: list[str] = Field(description="what is stored, in words")
     not_kept: list[str] = Field(description="what is never stored, in words")

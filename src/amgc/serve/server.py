@@ -14,12 +14,14 @@ import uvicorn
 
 from amgc.model import Model
 from amgc.serve.app import create_app
+from amgc.serve.connections import MOST, Connection
 from amgc.serve.guard import LOCAL_NAMES, Limits, Settings, is_loopback
 from amgc.serve.update_queue import UpdateQueue
 
 MIN_TOKEN_LENGTH = 16  # minimum number of characters of a token
 SHUTDOWN_SECONDS = 3  # time for open requests to finish when the server is stopped
-MAX_CONNECTIONS = 1000
+BACKLOG = 100  # connections that are accepted at a time, before those above the limit are closed
+OTHER_FILES = 200  # files that may be open besides connections
 
 
 def serve(
@@ -45,12 +47,14 @@ def serve(
         server_header=False,
         ws="none",
         lifespan="on",
-        limit_concurrency=MAX_CONNECTIONS,
+        http=Connection,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the error
     with bound:
         started(address(host, bound.getsockname()[1]), generated)
+        allow_open_files(MOST + BACKLOG + OTHER_FILES)
         Server(config, app.state.updates).run(sockets=[bound])
 
 
@@ -64,6 +68,17 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.updates.stop()
         super().handle_exit(sig, frame)
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the limit of open files to `count` if it is lower, as on macOS, where it is 256. Connections count as files."""
+    if os.name == "posix":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < count:
+            most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def bind(host: str, port: int) -> socket.socket:

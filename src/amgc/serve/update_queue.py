@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.model import Info, Learned, Model
-from amgc.model.model import checked_name, normal
+from amgc.model.names import checked_name, normal
 from amgc.model.pictures import Picture
 from amgc.model.state import State
-from amgc.serve.errors import LOG, ApiError
+from amgc.serve.errors import LOG, ApiError, StoppedError
 
 CHECK_SECONDS = 0.5  # seconds between checks of the folder
+CLOSE_SECONDS = 10  # seconds that the current update may take when the server is stopped; writing is atomic
 T = TypeVar("T")
-
-
-class StoppedError(ApiError):
-    """The server is shutting down."""
-
-    def __init__(self) -> None:
-        super().__init__(503, "The server is shutting down; the model has not changed.", 10)
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class UpdateQueue:
         self.progress: Progress | None = None
         self.problem: str | None = None  # why changes by other processes cannot be loaded
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(waiting)
-        self._closing = threading.Event()
+        self.closing = threading.Event()  # set when the server is stopped
         self._thread = threading.Thread(target=self._work, name="amgc-update", daemon=True)
         self._seen: tuple[int, int, int] | None = None  # of the manifest that was loaded; None forces a first check
 
@@ -76,18 +70,18 @@ class UpdateQueue:
         self._thread.start()
 
     def stop(self) -> None:
-        self._closing.set()
+        self.closing.set()
 
     def close(self) -> None:
         self.stop()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=CLOSE_SECONDS)
 
     @property
     def waiting(self) -> int:
         """Number of updates in the queue."""
         return self._jobs.qsize()
 
-    def learn(self, pictures: list[Picture], label: str, lesson: str = "") -> Future[Learned]:
+    def learn(self, pictures: Sequence[Picture], label: str, lesson: str = "") -> Future[Learned]:
         """Learn a class; unreadable images are skipped. Requests of one lesson are undone together."""
         name = checked_name(label)
 
@@ -165,7 +159,7 @@ class UpdateQueue:
                 return  # the client disconnected before the update began
             try:
                 try:
-                    if self._closing.is_set():
+                    if self.closing.is_set():
                         raise StoppedError
                     before = self.model.state
                     found = job()
@@ -178,7 +172,7 @@ class UpdateQueue:
             else:
                 future.set_result(found)
 
-        if self._closing.is_set():
+        if self.closing.is_set():
             raise StoppedError
         try:
             self._jobs.put_nowait(run)
@@ -203,11 +197,11 @@ class UpdateQueue:
 
     def _advance(self, label: str, done: int, total: int) -> None:
         self.progress = Progress(label, done, total)
-        if self._closing.is_set():
+        if self.closing.is_set():
             raise StoppedError
 
     def _work(self) -> None:
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             try:
                 job = self._jobs.get(timeout=CHECK_SECONDS)
             except queue.Empty:

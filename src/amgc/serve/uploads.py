@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
@@ -18,10 +20,24 @@ from amgc.model.pictures import Picture
 from amgc.serve.errors import ApiError
 from amgc.serve.guard import Limits
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 MAX_LABEL = 1000  # maximum number of characters of a class name
 # At least one visible character, and no null character. The meaning of \s differs between languages, so it is spelled out.
 LABEL_PATTERN = r"^[^\x00]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200f\u2028\u2029\u202f\u205f\u3000\ufeff][^\x00]*$"
 MAX_FILE_NAME = 200  # characters of a file name that are kept for messages
+
+
+@dataclass
+class Upload(Picture):
+    """An uploaded image. `check` is called before it is decoded, and raises an error if nobody waits for the result."""
+
+    check: Callable[[], None] = lambda: None
+
+    def read(self, least: int, size: int | None = None) -> Image:
+        self.check()
+        return super().read(least, size)
 
 
 class MemoryParser(MultiPartParser):
@@ -52,8 +68,10 @@ class MemoryParser(MultiPartParser):
         super().on_headers_finished()
 
 
-async def read_form(request: Request, limits: Limits, fields: tuple[str, ...] = ()) -> tuple[list[Picture], dict[str, str]]:
-    """Return the files sent as `images` and the texts sent as `fields`. Other parts are an error."""
+async def read_form(
+    request: Request, limits: Limits, check: Callable[[], None], fields: tuple[str, ...] = ()
+) -> tuple[list[Upload], dict[str, str]]:
+    """Return the files sent as `images`, with their `check`, and the texts sent as `fields`. Other parts are an error."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise ApiError(415, "Send pictures as multipart/form-data, in parts named images.")
     try:
@@ -66,13 +84,13 @@ async def read_form(request: Request, limits: Limits, fields: tuple[str, ...] = 
         raise ApiError(400, "The request cannot be read: it is not valid multipart/form-data.") from error
     except ClientDisconnect as error:  # the client is gone; an ApiError is not logged
         raise ApiError(400, "The request is incomplete.") from error
-    pictures: list[Picture] = []
+    pictures: list[Upload] = []
     texts: dict[str, str] = {}
     try:
         for part, value in form.multi_items():
             if isinstance(value, UploadFile) and part == "images":
                 name = (value.filename or f"picture {len(pictures) + 1}")[:MAX_FILE_NAME]
-                pictures.append(Picture(name, await value.read()))
+                pictures.append(Upload(name, await value.read(), check=check))
             elif part in fields and isinstance(value, str) and part not in texts:
                 texts[part] = value
             else:
@@ -94,16 +112,34 @@ def _too_many(limits: Limits) -> ApiError:
     return ApiError(413, f"At most {limits.images} pictures can be sent at a time; send the others afterwards.")
 
 
-def check_pixels(picture: Picture, limits: Limits) -> None:
-    """Raise an error if the image has too many pixels, according to its header; it is not decoded."""
+def split_by_size(pictures: Sequence[Upload], limits: Limits) -> tuple[list[Upload], list[PictureError]]:
+    """Return the images that are not too large, by their headers, and errors of the others. No image is decoded."""
+    usable: list[Upload] = []
+    refused: list[PictureError] = []
+    total = 0
+    for picture in pictures:
+        picture.check()
+        pixels = _pixels(picture.source)
+        if pixels > limits.pixels:
+            reason = f"it has more than {limits.megapixels} million pixels; make it smaller first"
+            refused.append(PictureError(picture.name, reason))
+        else:
+            usable.append(picture)
+            total += int(pixels)
+    if total > limits.total_megapixels * 1_000_000:
+        most = f"{limits.total_megapixels:,} million pixels"
+        raise ApiError(413, f"The pictures of a request may have at most {most} together; send fewer or smaller ones.")
+    return usable, refused
+
+
+def _pixels(content: bytes) -> float:
+    """Return the number of pixels according to the header."""
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(picture.source), formats=formats()) as opened:
-            pixels = opened.width * opened.height
+        with Image.open(io.BytesIO(content), formats=formats()) as opened:
+            return opened.width * opened.height
     except Image.DecompressionBombError:
-        pixels = limits.pixels + 1
+        return float("inf")
     except Exception:  # not an image, or damaged: the model reports it
-        return
-    if pixels > limits.pixels:
-        raise PictureError(picture.name, f"it has more than {limits.megapixels} million pixels; make it smaller first")
+        return 0

@@ -11,8 +11,10 @@ from amgc.cli.errors import UsageError
 from amgc.cli.jobs import GRID
 from amgc.cli.plan import Plan
 from amgc.engine.config import Config, absolute, first_task_key, identity, read_config
-from amgc.files import write_json
+from amgc.files import read_json, write_json
 from amgc.methods.registry import find
+from amgc.options import decode
+from amgc.registry import is_file, split_name
 from amgc.report import RunError, RunRecord, load_run
 from amgc.runs import flat
 from amgc.runs.folder import FIRST_TASK, RUN
@@ -57,6 +59,12 @@ class Cell:
         """Whether other runs can start from this run's training of task 1."""
         kind = find(self.config.method).kind
         return kind.common_start and not kind.sees_old_data
+
+    @property
+    def python_files(self) -> tuple[str, ...]:
+        """The user's own files that the run needs."""
+        names = [split_name(name)[0] for name in (self.config.method, self.config.data, self.config.features)]
+        return tuple(dict.fromkeys(name for name in names if is_file(name)))
 
     def start_key(self) -> str | None:
         """Return a key that is equal for runs with the same training of task 1; None for a run that cannot share it."""
@@ -116,10 +124,19 @@ def read_commands(folder: Path) -> list[list[str]]:
     if not path.exists():
         return []
     try:
-        content = json.loads(path.read_text())
-        version, commands = content["version"], [list(map(str, command)) for command in content["commands"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{str(path)!r} is damaged or was not written by amgc compare ({error!r}); move it away.") from error
-    if version != VERSION:
-        raise RunError(f"{str(path)!r} has version {version}; this amgc reads version {VERSION}.")
-    return commands
+        found: _GridFile = decode(_GridFile, read_json(path), "the comparison")
+        if not found.commands:
+            raise ValueError("commands is empty.")
+    except ValueError as error:
+        raise RunError(f"{str(path)!r} is damaged or was not written by amgc compare ({error}); move it away.") from error
+    if found.version != VERSION:
+        raise RunError(f"{str(path)!r} has version {found.version}; this amgc reads version {VERSION}.")
+    return [list(command) for command in found.commands]
+
+
+@dataclass(frozen=True)
+class _GridFile:
+    """The contents of compare.json."""
+
+    version: int
+    commands: tuple[tuple[str, ...], ...]

@@ -110,6 +110,7 @@ def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]
                 start=None if source is one else str(source.cell.folder.resolve()),
                 cwd=os.getcwd(),
                 environment=environment,
+                trusted=one.cell.python_files,
             )
             one.job, one.state, one.submitted = executor.submit(job), "running", time.monotonic()
 

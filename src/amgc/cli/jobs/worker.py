@@ -15,7 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from amgc.cli.errors import FAILED, exit_code, reported
+from amgc.cli.errors import FAILED, exit_code, reported, trust
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Job:
     start: str | None  # folder of the run whose training of task 1 is reused
     cwd: str
     environment: dict[str, str]
+    trusted: tuple[str, ...] = ()  # Python files that the user named
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -41,6 +42,7 @@ def work(job: Job) -> int:
             from amgc.cli.plan import Plan, resume_plan
             from amgc.cli.progress import console
 
+            trust(job.trusted)
             plan = Plan.read(Path(job.folder))
             (config,) = plan.configs.values()
             machine = asdict(config.machine) | ({} if job.start is None else {"start": job.start})

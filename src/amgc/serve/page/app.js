@@ -2,8 +2,8 @@
 
 import { ask, startAsk } from "/ask.js";
 import { begin, forgetLastUsed, lastUsed, startCards } from "/cards.js";
-import { $, api, attempt, confirmed, make, percent, save, say, takeToken } from "/parts.js";
-import { keepLooking, look, state, watch } from "/state.js";
+import { $, api, attempt, confirmed, count, make, percent, save, say, takeToken } from "/parts.js";
+import { keepLooking, look, noun, state, watch } from "/state.js";
 
 takeToken();
 startCards();
@@ -15,9 +15,20 @@ for (const event of ["dragover", "drop"]) document.addEventListener(event, (drop
 for (const event of ["focusin", "pointerdown"]) $("ask").addEventListener(event, forgetLastUsed);
 document.addEventListener("paste", ({ clipboardData }) => {
   const files = [...clipboardData.files];
-  if (!files.length) return;
+  if (!files.length || noun() === "vector") return;
   if (lastUsed) begin([[lastUsed, files]]);
   else ask(files);
+});
+
+// ---- a model of vectors is taught and asked by programs -----------------------------------------------------------------
+
+watch(({ input }) => {
+  const vectors = input.kind === "vector";
+  document.body.classList.toggle("vectors", vectors);
+  $("takes-vectors").hidden = !vectors;
+  const length = input.numbers ? ` of ${count(input.numbers, "number")}` : "";
+  const text = `This model takes vectors${length}, not pictures. Programs teach it and ask it; here you can rename and forget classes, undo, see how good it is and take it along.`;
+  if (vectors && $("vectors-text").textContent !== text) $("vectors-text").textContent = text;
 });
 
 // ---- how good is it? ----------------------------------------------------------------------------------------------------
@@ -27,14 +38,14 @@ watch(({ classes, quality, enough, changeable }) => {
   if (quality) {
     const low = Math.max(0, quality.accuracy - quality.margin), high = Math.min(1, quality.accuracy + quality.margin);
     figure = `about ${percent(quality.accuracy)}`;
-    text = `of new pictures like these would be named correctly; it may be ${percent(low).replace(" %", "")} to ${percent(high).replace(" ", "\u00a0")}.`;
+    text = `of new ${noun()}s like these would be named correctly; it may be ${percent(low).replace(" %", "")} to ${percent(high).replace(" ", "\u00a0")}.`;
     if (quality.margin < 0.1 && quality.confusion >= 0.01) {
       const [one, other] = quality.confused;
-      pair = `It confuses “${one}” and “${other}” most: about ${percent(quality.confusion)} of one pass for the other. More pictures of these help most.`;
-    } else if (quality.margin >= 0.1) pair = "With 20 pictures of each class it can say more.";
+      pair = `It confuses “${one}” and “${other}” most: about ${percent(quality.confusion)} of one pass for the other. More ${noun()}s of these help most.`;
+    } else if (quality.margin >= 0.1) pair = `With 20 ${noun()}s of each class it can say more.`;
   } else if (!changeable) text = "This model cannot tell: it has no statistics of its classes.";
   else if (classes.length < 2) text = "That can be said when it knows two classes.";
-  else text = `Too few pictures to say: each class needs ${enough} or more.`;
+  else text = `Too few ${noun()}s to say: each class needs ${enough} or more.`;
   for (const [place, words] of Object.entries({ "quality-figure": figure, "quality-text": text, "quality-pair": pair })) {
     if ($(place).textContent !== words) $(place).textContent = words;
   }

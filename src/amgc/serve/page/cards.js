@@ -2,7 +2,7 @@
 
 import { $, Refused, api, attempt, confirmed, count, make, say, thumbnail } from "/parts.js";
 import { capture, choosable, closeCamera, droppable, form, openCamera, portions, sorted } from "/pictures.js";
-import { look, state, watch } from "/state.js";
+import { look, noun, state, watch } from "/state.js";
 
 const SHOWN = 60; // views of pictures on a card
 const EVERY = 200; // milliseconds between pictures while the button is held
@@ -53,7 +53,7 @@ class Card {
     };
     for (const [selector, text] of Object.entries(words)) this.find(selector).setAttribute("aria-label", text);
     this.find(".forget").textContent = this.known ? "Forget" : "Remove";
-    this.find(".count").textContent = this.known ? (this.pictures ? count(this.pictures, "picture") : "") : "No pictures yet";
+    this.find(".count").textContent = this.known ? (this.pictures ? count(this.pictures, noun()) : "") : "No pictures yet";
     for (const control of this.element.querySelectorAll(".zone input, .zone button")) control.disabled = state.known?.changeable === false;
     name.readOnly = this.busy > 0;
     this.find(".forget").disabled = this.busy > 0;
@@ -125,7 +125,7 @@ class Card {
       return $("add").focus();
     }
     const label = this.label, lists = [
-      ["What goes:", ["its name and its number of pictures", "what was learned from them; pictures were never kept, so to know it again it must be taught again"]],
+      ["What goes:", [`its name and its number of ${noun()}s`, `what was learned from them; ${noun()}s were never kept, so to know it again it must be taught again`]],
       ["What stays:", ["the other classes", ...state.known.forgotten]],
     ];
     const text = lists.flatMap(([title, items]) => [
@@ -419,14 +419,14 @@ function showClasses(now, changed) {
     const card = add(label);
     Object.assign(card, { known: true, pictures });
   }
-  if (!cards.length && now.changeable) for (let number = 0; number < 2; number++) add();
+  if (!cards.length && now.changeable && noun() === "picture") for (let number = 0; number < 2; number++) add();
   const names = now.classes.map(({ label }) => label);
   const all = now.classes.reduce((sum, { pictures }) => sum + (pictures ?? 0), 0);
   for (const card of cards) card.show();
   $("known-names").replaceChildren(...names.map((value) => make("option", { value })));
   $("known-sum").textContent = names.length
-    ? `${count(names.length, "class", "classes")}${all ? `, learned from ${count(all, "picture")}. None of them was kept.` : "."}`
-    : "Nothing learned yet. Give each thing a name and show a few pictures of it.";
+    ? `${count(names.length, "class", "classes")}${all ? `, learned from ${count(all, noun())}. None of them was kept.` : "."}`
+    : noun() === "vector" ? "Nothing learned yet." : "Nothing learned yet. Give each thing a name and show a few pictures of it.";
   $("add").disabled = $("add-folder").disabled = !now.changeable;
   if (!now.changeable) say($("teach-said"), "This model cannot learn more: it was made without statistics of its classes.");
 }

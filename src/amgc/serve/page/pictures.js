@@ -14,17 +14,20 @@ export async function dropped(transfer) {
   return found;
 }
 
+/** Stand for a file that the browser cannot read. */
+const unreadable = (name) => Object.assign(new File([], name), { unreadable: true });
+
 async function walk(entry, above, found) {
   const path = above + entry.name;
   if (entry.isFile) {
-    const file = await new Promise((done) => entry.file(done, () => done(null)));
-    if (file) found.push({ file, path });
+    found.push({ file: await new Promise((done) => entry.file(done, () => done(unreadable(entry.name)))), path });
     return;
   }
   const reader = entry.createReader(), inside = [];
   for (;;) {
-    const some = await new Promise((done) => reader.readEntries(done, () => done([]))); // at most 100 at a time
-    if (!some.length) break;
+    const some = await new Promise((done) => reader.readEntries(done, () => done(null))); // at most 100 at a time
+    if (!some) found.push({ file: unreadable(entry.name), path: `${path}/…` }); // so that it is named among what is left out
+    if (!some?.length) break;
     inside.push(...some);
   }
   inside.sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
@@ -44,7 +47,7 @@ export function sorted(found) {
     const parts = path.split("/");
     if (parts.length === 1) loose.push(file);
     else if (file.type.startsWith("image/") || PICTURE.test(file.name)) inside.push({ file, parts });
-    else if (!file.name.startsWith(".")) left.push(path);
+    else left.push(path);
   }
   const full = new Set(inside.filter(({ parts }) => parts.length === 2).map(({ parts }) => parts[0]));
   const folders = new Map();
@@ -67,6 +70,7 @@ export async function portions(files, limits, refuse, most = limits.images) {
       continue;
     }
     try {
+      if (file.unreadable) throw new Error();
       await file.slice(0, 1).arrayBuffer(); // a folder, or a file that has gone, would break the whole request
     } catch {
       refuse(file, "the browser cannot read it");

@@ -3,6 +3,7 @@
 import { $, Refused, api } from "/parts.js";
 
 export const state = { known: null, lessons: 0 }; // last response of /api/classes; lessons that this page has not finished
+export const noun = () => (state.known?.input.kind === "vector" ? "vector" : "picture");
 const watchers = [];
 let looks = 0, latest = 0; // number of refreshes started, and of the one that is shown
 
