@@ -17,7 +17,7 @@ class Kept:
     """
 
     def __init__(self, text: str, name: str = "the text") -> None:
-        self.text = text.partition("\n\n")[2] if text.startswith("command:") else text
+        self.text = text.partition("\n\n")[2].lstrip("\n") if text.startswith("command:") else text
         self.name = name
 
     def row(self, name: str, part: str = "") -> str:

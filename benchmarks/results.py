@@ -18,6 +18,7 @@ from typing import Any
 
 from _kept import kept
 from _photo_plot import photos_plot
+from _privacy_plot import privacy_plot
 from ablation import DOUBTFUL, cells
 from competitors import FROZEN, TRAINED
 
@@ -202,6 +203,7 @@ def pages() -> dict[Path, str]:
     made = {ROOT / "docs" / path.name: filled(path.name) for path in sorted(TEMPLATES.glob("*.md"))}
     made[ROOT / "docs" / "headline.svg"] = headline_plot()
     made[ROOT / "docs" / "photos.svg"] = photos_plot(kept("photos"))
+    made[ROOT / "docs" / "privacy.svg"] = privacy_plot(kept("privacy"))
     return made | {ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8"))}
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         sample_loss,
         soft_margin_loss,
     )
+    from amgc.core.privacy import Privacy
     from amgc.core.solver import Head, solve_head
     from amgc.core.statistics import ClassStatistics
     from amgc.estimator import AMGCClassifier
@@ -32,6 +33,7 @@ __all__ = [
     "Head",
     "LowRank",
     "Model",
+    "Privacy",
     "Runs",
     "amarx_loss",
     "compare",
@@ -60,6 +62,7 @@ __getattr__ = lazy_names(
             "sample_loss",
             "soft_margin_loss",
         ),
+        "core.privacy": ("Privacy",),
         "core.solver": ("Head", "solve_head"),
         "core.statistics": ("ClassStatistics",),
         "estimator": ("AMGCClassifier",),

@@ -50,6 +50,22 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
     standardize : bool or "auto", default="auto"
         Whether to regularise as if every feature had unit variance. Otherwise the result depends on the features' units. "auto"
         does so if the variances differ by orders of magnitude. Embeddings and pixels are better without.
+    epsilon : float or None, default=None
+        Budget of differential privacy for each sample; 1 is strong, 8 is weak. Every call of `fit` or `partial_fit` adds noise
+        to its sums, once, and one covariance is stored for all classes. None: no noise. Whoever has the classifier can then
+        compute whether a sample was learned, and from two versions of it a sample that was learned in between.
+    delta : float, default=1e-5
+        Probability with which the bound of `epsilon` may fail. It should be well below 1 / number of samples.
+    lessons : int, default=1
+        Number of calls in which a class can be learned. Each spends the same part of the budget, and more are an error.
+    clip : float or None, default=None
+        With `epsilon`: norm to which longer rows are scaled down, chosen without the data. None: rows are centred at their own
+        average over the features and scaled to norm 1.
+    directions : int, default=256
+        With `epsilon`: more features than this are projected to so many fixed random directions.
+    centre : array-like (n_features,) or None, default=None
+        With `epsilon`: subtracted from rows first, chosen without the data, such as the mean of public samples. It raises the
+        accuracy if all rows have much in common.
     device : str, default="cpu"
         Device of the statistics and the solve, such as "cuda".
     dtype : {"float32", "float64"}, default="float32"
@@ -61,10 +77,11 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
     statistics_ : ClassStatistics, all that is stored of the data. Its classes are in order of arrival.
     coef_, intercept_ : the linear classifier, (n_classes, n_features) and (n_classes,), in the order of `classes_`. The solve
         bounds the error of the loss (`head_.gap`). Without shrinkage, coefficients of features with very small variances are
-        not determined.
+        not determined. With `epsilon` they apply to the projected and scaled rows.
     temperature_ : float, divides the scores in `predict_proba`.
     margins_ : ndarray (n_classes,), the paper's m_k for each of `classes_`, computed with the regularised covariances; 0 for
         classes that are not enlarged.
+    spent_ : dict, ε that was spent on each class, forgotten ones included; empty without `epsilon`.
     head_ : Head, the solution with its certificate (loss, gap, gradient norm). Its classes are in order of arrival.
     n_features_in_, feature_names_in_ : as in scikit-learn.
 
@@ -100,8 +117,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         """Learn these classes. Everything learned before is discarded."""
         with self._changing():
             X, y = self._checked_data(X, y, reset=True)
-            self._restart().update(X, y)
-            self._learned(y)
+            self._restart()
+            self._update(X, y)
             self._solved()
         return self
 

@@ -284,3 +284,16 @@ def test_large_and_small_pictures_of_many_kinds_are_learned(client):
     assert lesson["pictures"] == 5 and lesson["skipped"] == []
     lesson = client.post("/api/learn", files=parts(kinds[0], kinds[1], kinds[1]), data={"label": "twice"}).json()
     assert lesson["pictures"] == 2 and lesson["skipped"] == [] and lesson["repeated"] == ["3.png"]
+
+
+def test_a_private_model_says_what_it_gives_away_and_learns_nothing_beyond_its_budget(tmp_path):
+    from amgc import Privacy
+
+    model = Model.create(tmp_path / "private", "convnet", size=16, dim=8, privacy=Privacy(8.0))
+    with TestClient(create_app(model), base_url=BASE) as client:
+        pictures = parts(*(png("sea", seed) for seed in range(5)))
+        assert client.post("/api/learn", files=pictures, data={"label": "sea"}).status_code == 200
+        about = client.get("/api/classes").json()
+        assert "differential privacy for each image" in about["reveals"][0] and about["undo"] is None
+        refused = client.post("/api/learn", files=pictures, data={"label": "sea"})
+        assert refused.status_code == 409 and "privacy budget of 'sea' is spent" in refused.json()["detail"]

@@ -64,6 +64,17 @@ def learn(
     ] = None,
     weights: Annotated[str | None, arg(metavar="FILE", help="for a new network: file of its weights")] = None,
     seed: Annotated[int | None, arg(metavar="INT", help="for a new model: random seed (default: 0)")] = None,
+    epsilon: Annotated[
+        float | None,
+        arg(metavar="FLOAT", help="for a new model: budget of differential privacy for each image; 1 is strong, 8 is weak"),
+    ] = None,
+    delta: Annotated[float | None, arg(metavar="FLOAT", help="with --epsilon: its δ (default: 1e-5)")] = None,
+    lessons: Annotated[
+        int | None, arg(metavar="INT", help="with --epsilon: number of times that a class can be learned (default: 1)")
+    ] = None,
+    fewest: Annotated[
+        int | None, arg(metavar="INT", help="for a new model: refuse to learn fewer images of a class at a time (default: 1)")
+    ] = None,
     quiet: Annotated[bool, arg(help="print errors only")] = False,
 ) -> None:
     """Learn classes from images: each sub-folder of FOLDER is a class. The first call creates the model.
@@ -84,7 +95,15 @@ def learn(
     from amgc.cli.progress import bar, console
     from amgc.model.names import normal
 
-    chosen = {"features": features, "size": size, "filters": filters, "draw": draw, "weights": weights, "seed": seed}
+    chosen: dict[str, Any] = {
+        "features": features,
+        "size": size,
+        "filters": filters,
+        "draw": draw,
+        "weights": weights,
+        "seed": seed,
+    }
+    chosen |= {"epsilon": epsilon, "delta": delta, "lessons": lessons, "fewest": fewest}
     opened, created = open_or_create(model, chosen)
     try:
         check_kind(opened, given_vectors)
@@ -231,6 +250,13 @@ def open_or_create(path: str, options: dict[str, Any]) -> tuple[Model, bool]:
                 f"the weights of {chosen['features']} would be random. Choose trained ones with `amgc learn --weights FILE` or "
                 "other features: lite0 for photographs, patches without training."
             )
+        budget = {name: chosen.pop(name) for name in ("epsilon", "delta", "lessons") if name in chosen}
+        if budget and "epsilon" not in budget:
+            raise UsageError(f"--{next(iter(budget))} needs --epsilon, the budget of differential privacy.")
+        if budget:
+            from amgc.core.privacy import Privacy
+
+            chosen["privacy"] = Privacy(**budget)
         return Model.create(path, **chosen), True
     model = Model.open(path)
     if chosen:
@@ -285,4 +311,6 @@ def describe(found: Info) -> list[str]:
         *[f"  {text}" for text in found.kept],
         "Never stored:",
         *[f"  {text}" for text in found.not_kept],
+        *(["What others can find out from the model:"] if found.reveals else []),
+        *[f"  {text}" for text in found.reveals],
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from amgc.core.classifier import Classifier
 from amgc.core.expected import BETTER, ENOUGH, MANY, ROUGH, Expected, ExpectedAccuracy
 from amgc.core.inputs import Label, check_finite, check_range, check_small, in_range, plain
 from amgc.core.parameters import available, check_parameters, read_shrinkage
+from amgc.core.privacy import Privacy, Sums, release
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.shrinkage import Standardize
 from amgc.core.solver import Balance, Head
@@ -42,8 +44,11 @@ class IncrementalClassifier:
     classes_: np.ndarray
     n_features_in_: int
     feature_names_in_: np.ndarray  # if `AMGCClassifier` was given named features
+    privacy_: Privacy | None  # the settings of differential privacy with which the classes were learned
+    sums_: Sums  # if there are any: the noisy sums that `statistics_` follow from
     _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
     _solution: Classifier | None = None
+    _waiting: Sums | None = None  # exact sums of the lesson that is being collected
 
     def __init__(
         self,
@@ -54,6 +59,12 @@ class IncrementalClassifier:
         balance: Balance = "per_class",
         shrinkage: Literal["auto"] | float | tuple[float, float] = "auto",
         standardize: Standardize = "auto",
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        lessons: int = 1,
+        clip: float | None = None,
+        directions: int = 256,
+        centre: Sequence[float] | None = None,
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
@@ -63,12 +74,25 @@ class IncrementalClassifier:
         self.balance = balance
         self.shrinkage = shrinkage
         self.standardize = standardize
+        self.epsilon = epsilon
+        self.delta = delta
+        self.lessons = lessons
+        self.clip = clip
+        self.directions = directions
+        self.centre = centre
         self.device = device
         self.dtype = dtype
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the constructor by name."""
         return {name: getattr(self, name) for name in sorted(PARAMETERS)}
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The settings of differential privacy; None without `epsilon`."""
+        if self.epsilon is None:
+            return None
+        return Privacy(self.epsilon, self.delta, self.lessons, self.clip, self.directions, self.centre)
 
     # ---- learning ----------------------------------------------------------------------------------------------------
 
@@ -82,9 +106,42 @@ class IncrementalClassifier:
             else:
                 self._check_kind(y)
                 self._check_form()
-            self.statistics_.update(X, y)
-            self._learned(y)
+            self._update(X, y)
         return self
+
+    def collect(self, X: Any, y: Any) -> Self:
+        """Learn a batch of a lesson. With `epsilon`, the batches wait for `finish`, which adds noise to their sums once."""
+        if (privacy := self.privacy) is None:
+            return self.partial_fit(X, y)
+        X, y = self._checked_data(X, y, reset=self._waiting is None and not hasattr(self, "statistics_"))
+        rows = privacy.rows(X)
+        self._waiting = (self._waiting or Sums(rows.shape[1])).add(rows, y)
+        return self
+
+    def finish(self) -> Self:
+        """End the lesson whose batches were given to `collect`."""
+        if self._waiting is not None:
+            if not hasattr(self, "statistics_"):
+                self._restart()
+            self._release(self._waiting)
+            self._waiting = None
+        return self
+
+    def _update(self, X: np.ndarray, y: np.ndarray) -> None:
+        """Add samples to the statistics, with noise if there is an epsilon."""
+        if self.privacy_ is not None:
+            rows = self.privacy_.rows(X)
+            return self._release(Sums(rows.shape[1]).add(rows, y))
+        self.statistics_.update(X, y)
+        self._learned(np.unique(y).tolist())
+
+    def _release(self, exact: Sums) -> None:
+        """Add the sums of a lesson with noise."""
+        assert self.privacy_ is not None
+        self.privacy_.check(self.sums_.spent, exact.classes)
+        self.sums_ = copy.deepcopy(self.sums_).merge(release(exact, self.privacy_))
+        self.statistics_ = self.sums_.statistics()
+        self._learned(exact.classes)
 
     def forget(self, label: Label) -> Self:
         """Remove a class, as if it had never been seen."""
@@ -93,9 +150,18 @@ class IncrementalClassifier:
 
     def _forget(self, label: Label) -> Self:
         self._check_fitted()
-        self.statistics_.remove(label)
+        if self.privacy_ is not None:
+            self.statistics_.index(label)  # raises an error if it is not known
+            if len(self.statistics_) == 1:
+                raise ValueError(
+                    "the last class of a private classifier cannot be forgotten: the record of its budget would be lost."
+                )
+            self.sums_ = copy.deepcopy(self.sums_).remove(plain(label))
+            self.statistics_ = self.sums_.statistics()
+        else:
+            self.statistics_.remove(label)
         if not len(self.statistics_):  # as if nothing had ever been seen
-            for name in ("statistics_", "classes_", "n_features_in_", "feature_names_in_", "_latest", "_solution"):
+            for name in ("statistics_", "classes_", "n_features_in_", "feature_names_in_", "privacy_", "_latest", "_solution"):
                 self.__dict__.pop(name, None)
             return self
         self._latest.pop(plain(label))
@@ -114,6 +180,8 @@ class IncrementalClassifier:
         if label == new:
             return self
         self._check_kind(np.array([new]))
+        if self.privacy_ is not None and (join or new not in self.statistics_):
+            self.sums_ = copy.deepcopy(self.sums_).rename(label, new)
         if new not in self.statistics_:
             self.statistics_.rename(label, new)
             self._latest = {new if name == label else name: call for name, call in self._latest.items()}
@@ -125,7 +193,10 @@ class IncrementalClassifier:
         if not join:
             raise ValueError(f"there is a class {new!r} already; join=True makes one class of {label!r} and {new!r}.")
         self._check_parameters()
-        self.statistics_.join(label, new)
+        if self.privacy_ is not None:
+            self.statistics_ = self.sums_.statistics()
+        else:
+            self.statistics_.join(label, new)
         self._latest[new] = max(self._latest.pop(label), self._latest[new])
         self._changed()
         return self
@@ -150,7 +221,13 @@ class IncrementalClassifier:
         if names is not None and theirs is not None and list(names) != list(theirs):
             raise ValueError("the two classifiers were fitted on different feature names.")
         self._check_kind(other.classes_)
-        self.statistics_.merge(other.statistics_)
+        if not self._same_rows(other):
+            raise ValueError("both classifiers must be private, with the same clip, directions and centre, or neither of them.")
+        if self.privacy_ is not None:
+            self.sums_ = copy.deepcopy(self.sums_).merge(other.sums_)
+            self.statistics_ = self.sums_.statistics()
+        else:
+            self.statistics_.merge(other.statistics_)
         ahead = max(self._latest.values()) - max(other._latest.values())  # the newest classes of both are new
         for label, call in other._latest.items():
             self._latest[label] = max(call + ahead, self._latest.get(label, call + ahead))
@@ -172,7 +249,11 @@ class IncrementalClassifier:
         X = self._checked_rows(X)
         check_finite(X)
         solved = self._solved()
-        return solved.scores(X), solved
+        return solved.scores(self._rows(X)), solved
+
+    def _rows(self, X: np.ndarray) -> np.ndarray:
+        """Return the rows that the statistics are of: X, or with `epsilon` projected and scaled rows."""
+        return X if self.privacy_ is None else self.privacy_.rows(X).numpy()
 
     @property
     def is_solved(self) -> bool:
@@ -213,7 +294,7 @@ class IncrementalClassifier:
             if solved.typicality is None:
                 solved.typicality = Typicality(self.statistics_)
             rows = [self.statistics_.index(label) for label in chosen]
-        return solved.typicality(self._checked_rows(X), rows)
+        return solved.typicality(self._rows(self._checked_rows(X)), rows)
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.
@@ -230,6 +311,14 @@ class IncrementalClassifier:
         first, second = (self.statistics_.classes[row] for row in found.pair)
         return ExpectedAccuracy(found.accuracy, BETTER if fewest >= MANY else ROUGH, (first, second), found.confusion)
 
+    @property
+    def spent_(self) -> dict[Label, float]:
+        """ε that was spent on each class, forgotten ones included; empty without `epsilon`."""
+        self._check_fitted()
+        if self.privacy_ is None:
+            return {}
+        return {label: self.privacy_.epsilon_of(loss) for label, loss in self.sums_.spent.items()}
+
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -238,7 +327,7 @@ class IncrementalClassifier:
         solved = self._solved()
         head = solved.solution.head
         header = {
-            "parameters": self.parameters() | {"device": str(self.device)},
+            "parameters": self.parameters() | {"device": str(self.device), "centre": self.privacy_ and self.privacy_.centre},
             "statistics": self.statistics_.header(),
             "latest": [self._latest[label] for label in self.statistics_.classes],
             "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
@@ -247,6 +336,10 @@ class IncrementalClassifier:
             "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
         }
         tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
+        if self.privacy_ is not None:
+            private, sums = self.sums_.packed(self.privacy_)
+            header["private"] = private | {"features": self.n_features_in_}
+            tensors |= {f"sums.{name}": value for name, value in sums.items()}
         return header, tensors | {
             "head.weight": head.weight,
             "head.bias": head.bias,
@@ -264,6 +357,13 @@ class IncrementalClassifier:
         kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
         result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
         result.n_features_in_ = result.statistics_.dim
+        result.privacy_ = result.privacy
+        if result.privacy_ is not None:
+            kept = {key.removeprefix("sums."): value for key, value in tensors.items() if key.startswith("sums.")}
+            result.sums_ = Sums.from_packed(header["private"], kept)
+            if (result.sums_.classes, result.sums_.dim) != (result.statistics_.classes, result.statistics_.dim):
+                raise ValueError("the noisy sums are of other classes than the statistics")
+            result.n_features_in_ = int(header["private"]["features"])
         if header["features"]:
             result.feature_names_in_ = np.array(header["features"], dtype=object)
             if len(result.feature_names_in_) != result.n_features_in_:
@@ -322,13 +422,16 @@ class IncrementalClassifier:
 
     def _restart(self) -> ClassStatistics:
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
+        self.privacy_ = self.privacy
+        if self.privacy_ is not None:
+            self.sums_ = Sums(self.privacy_.matrix(self.n_features_in_).shape[1])
         self.statistics_ = ClassStatistics(self.n_features_in_, self.covariance, self.rank, dtype=dtype, device=self.device)
         self._latest = {}
         return self.statistics_
 
-    def _learned(self, y: np.ndarray) -> None:
+    def _learned(self, labels: list[Label]) -> None:
         call = max(self._latest.values(), default=0) + 1
-        self._latest = self._latest | dict.fromkeys(np.unique(y).tolist(), call)
+        self._latest = self._latest | dict.fromkeys(labels, call)
         self._changed()
 
     def _changed(self) -> None:
@@ -359,6 +462,13 @@ class IncrementalClassifier:
     def _check_form(self) -> None:
         """Raise if parameters of the stored statistics have changed since `fit`."""
         kept = self.statistics_
+        if self.privacy != self.privacy_:
+            raise ValueError(
+                f"the classes so far were learned with {self.privacy_ or 'no privacy'}, which cannot change to "
+                f"{self.privacy or 'none'}; call fit to start again, or set it back."
+            )
+        if self.privacy_ is not None:
+            return
         now: dict[str, Any] = {"covariance": kept.form, "dtype": str(kept.dtype).removeprefix("torch.")}
         if kept.form == "lowrank":
             now["rank"] = kept.rank
@@ -368,6 +478,16 @@ class IncrementalClassifier:
                     f"{name} is {getattr(self, name)!r}, but the classes so far were learned with {value!r}; "
                     "call fit to start again, or set it back."
                 )
+
+    def _same_rows(self, other: IncrementalClassifier) -> bool:
+        """Return whether both have statistics of the same kind of rows: both private and mapped alike, or neither."""
+        mine, theirs = self.privacy_, other.privacy_
+        if mine is None or theirs is None:
+            return mine is theirs
+        one, two = (np.asarray(own.centre or [0.0] * self.n_features_in_) for own in (mine, theirs))
+        # Machines differ in the last digits of a centre that an extractor computed.
+        near = one.shape == two.shape and np.abs(one - two).max() <= 1e-2 * np.abs(one).max()
+        return bool(near) and (mine.clip, self.sums_.dim) == (theirs.clip, other.sums_.dim)
 
     def _check_kind(self, y: np.ndarray) -> None:
         """Raise if new labels do not sort among the known ones. numpy would turn numbers into strings, and True is 1."""

@@ -78,7 +78,7 @@ def _added(statistics: ClassStatistics, tensors: dict[str, Tensor], classes: int
     """Return the tensor that version 1 lacks, as if all classes varied equally and features were independent."""
     empty = statistics._used[ADDED[statistics.form]]
     if statistics.form == "shared":
-        return statistics.shared().variances.sum().to(empty).expand(classes).clone()
+        return statistics.shared().variances.sum().to(empty).repeat(classes)
     return tensors["diagonal"].to(empty).mean(1, keepdim=True).repeat(1, *empty.shape[1:])
 
 

@@ -9,10 +9,14 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from amgc.core.privacy import Privacy
 from amgc.core.solver import Balance
 from amgc.core.statistics import Form
 
 CHOICES = {"covariance": get_args(Form), "balance": get_args(Balance), "dtype": ("float32", "float64")}
+
+
+PRIVATE = ("epsilon", "delta", "lessons", "clip", "directions", "centre")  # the fields of `Privacy`
 
 
 class DeviceError(ValueError):
@@ -22,6 +26,9 @@ class DeviceError(ValueError):
 def check_parameters(*, margin: Any, rank: Any, shrinkage: Any, standardize: Any, device: Any, **chosen: Any) -> None:
     """Raise a ValueError if a parameter is invalid."""
     read_shrinkage(shrinkage)
+    private = {name: chosen.pop(name) for name in PRIVATE}
+    if private["epsilon"] is not None:
+        Privacy(**private)
     for name, value in chosen.items():
         if not (isinstance(value, str) and value in CHOICES[name]):
             raise ValueError(f"{name} must be one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}.")

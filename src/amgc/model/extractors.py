@@ -36,6 +36,7 @@ SIDE = 64  # maximum image size for patches; smaller if the first images are sma
 FIT_IMAGES = 2500  # maximum number of images that patches are fitted on; they take 30 MB of memory
 PIXELS = 1 << 20  # approximate number of values in a batch
 FULL, LOWRANK = 768, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
+GENERATED, SPECTRUM = 32, 1.5  # images, and the exponent of their amplitudes over frequencies: photographs have 1 to 1.5
 ENCODING = threading.Lock()  # an extractor uses all cores, and patches change torch's number of threads
 
 
@@ -117,6 +118,26 @@ def scale_of(features: str | os.PathLike[str] | None) -> int | None:
     if features is None or not Folder(features).exists:
         return None
     return Folder(features).manifest().image["scale"]
+
+
+def public_centre(extractor: Extractor) -> list[float]:
+    """Return the mean features of generated images. A private model subtracts it, because it must not use its own images.
+
+    The images are coloured noise with the spectrum of photographs. Less of the features is then common to all images, and noise
+    matters less (benchmarks/privacy.py).
+    """
+    channels, height, width = extractor.image_shape
+    random = np.random.default_rng(0)
+    across = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)) + 1 / max(height, width)
+    images = []
+    for _ in range(GENERATED):
+        noise = random.normal(size=(1 + channels, height, width))
+        grey, *colours = np.fft.ifft2(np.fft.fft2(noise) / across**SPECTRUM).real
+        image = np.stack([grey / grey.std() + colour / colour.std() for colour in colours])
+        image = 128 + 60 * image / image.std() + random.uniform(-48, 48, (channels, 1, 1))
+        images.append(np.clip(image, 0, 255).astype(np.uint8))
+    mean = encode(extractor, np.stack(images)).double().mean(0)
+    return [float(f"{number:.4g}") for number in mean.tolist()]
 
 
 def create(name: str, options: dict[str, Any], size: int | None, seed: int) -> Extractor:

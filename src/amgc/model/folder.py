@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import amgc
 from amgc import files
+from amgc.core.accounting import check_settings
 from amgc.locking import LOCK, FolderBusyError, locked
 from amgc.options import decode
 
@@ -53,6 +54,17 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class _Privacy:
+    """The contents of `Manifest.made["privacy"]`: the settings of `amgc.core.privacy.Privacy` except the centre."""
+
+    epsilon: float
+    delta: float
+    lessons: int
+    clip: float | None
+    directions: int
+
+
+@dataclass(frozen=True)
 class _Made:
     """What `Manifest.made` has at least."""
 
@@ -60,6 +72,9 @@ class _Made:
     seed: int
     covariance: str | None
     classifier: dict[str, Any] | None = None
+    privacy: _Privacy | None = None
+    centre: tuple[float, ...] | None = None
+    fewest: int = 1
 
 
 @dataclass(frozen=True)
@@ -116,6 +131,11 @@ class Manifest:
         return "vector" if self.features["name"] == VECTORS else "image"
 
     @property
+    def private(self) -> bool:
+        """Whether the model has a privacy budget."""
+        return self.made.get("privacy") is not None
+
+    @property
     def file_names(self) -> set[str]:
         """The files of this state and of the previous one."""
         before = (self.previous or {}).get("files", {}).values()
@@ -146,7 +166,8 @@ class Manifest:
 
     def check(self) -> None:
         """Raise ValueError, which names the field, if values have the wrong type or do not fit together."""
-        decode(_Made, self.made, "made")
+        made: _Made = decode(_Made, self.made, "made")
+        _check_made(made)
         features: _Features = decode(_Features, self.features, "features")
         image: _Image = decode(_Image, self.image, "image")
         numbers = {"image.size": image.size, "image.scale": image.scale, "features.dim": features.dim}
@@ -167,6 +188,23 @@ class Manifest:
             raise ValueError("classes and files.classes must both be there, or neither.")
         if "classes" in self.files and ("extractor" in self.files) == (features.name in (VECTORS, FUNCTION)):
             raise ValueError(f"files.extractor does not fit features.name, {features.name!r}.")
+
+
+def _check_made(made: _Made) -> None:
+    """Raise ValueError if the settings of privacy are invalid, or not those of the classifier."""
+    if made.fewest < 1:
+        raise ValueError(f"made.fewest must be at least 1, not {made.fewest}.")
+    settings = asdict(made.privacy) if made.privacy else {"epsilon": None}
+    if made.privacy is not None:
+        try:
+            check_settings(**settings)
+        except ValueError as error:
+            raise ValueError(f"made.privacy does not fit: {error}") from error
+    if made.classifier is not None:
+        decode(tuple[float, ...] | None, made.classifier.get("centre"), "made.classifier.centre")
+        for name, value in settings.items():
+            if made.classifier.get(name) != value:
+                raise ValueError(f"made.classifier.{name} must be that of made.privacy, {value!r}.")
 
 
 class Folder:
@@ -222,9 +260,14 @@ class Folder:
         return path
 
     def change(self, manifest: Manifest, writers: Mapping[str, Callable[[Path], None]], undoable: bool) -> Manifest:
-        """Write the files of some roles, then the manifest, which is returned. Call with the lock held."""
+        """Write the files of some roles, then the manifest, which is returned. Call with the lock held.
+
+        undoable : whether to store the state before the change, for `undo`. A private model never does: undoing would refund
+            the budget.
+        """
         generation, entries = manifest.generation + 1, dict(manifest.files)
-        before = replace(self.manifest(), previous=None).to_json() if self.exists and undoable else None
+        stored = self.exists and undoable and not manifest.private
+        before = replace(self.manifest(), previous=None).to_json() if stored else None
         try:
             for role, write in writers.items():
                 path = self.path / f"{role}-{generation:06d}.safetensors"
@@ -240,6 +283,8 @@ class Folder:
         The generation still increases, so that readers notice the change and no file name is used twice.
         """
         now = self.manifest()
+        if now.private:
+            raise ModelError("a private model cannot be undone: it stores no earlier state, so that no budget is refunded.")
         if now.previous is None:
             raise ModelError(
                 "there is no change to undo: a model stores only the state before the last change, and none after `forget`."

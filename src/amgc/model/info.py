@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from amgc import files, tensor_files
+from amgc.core.accounting import gaussian_loss, largest_area
 from amgc.model.folder import CLASSES, MANIFEST, Folder, Manifest
+from amgc.text import plural
 
+MOST = 512  # epsilon of a class; `gaussian_epsilon` overflows beyond
 FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
 COVARIANCE = {
     "shared": "one covariance of the features, shared by all classes (the contribution of a forgotten class remains)",
@@ -30,6 +33,9 @@ class Info:
     kept, not_kept : what is stored and what is never stored, in words.
     changeable : whether the model can learn.
     can_undo : whether the state before the last change is stored.
+    reveals : what others can find out about images from the model, in words.
+    privacy : settings of differential privacy, and `spent`, the ε of each class; None if there is no budget. With one, the
+        numbers of images in `classes` have noise.
     """
 
     path: str
@@ -48,6 +54,8 @@ class Info:
     amgc: str
     changeable: bool = True
     can_undo: bool = False
+    reveals: tuple[str, ...] = ()
+    privacy: dict[str, Any] | None = None
 
     @property
     def images(self) -> int:
@@ -68,6 +76,7 @@ class Contents:
     fixed : whether the classifier is a trained head without class statistics.
     extractor : name of the extractor; "" while there is none.
     fragments : whether the filters of the extractor are fragments of images.
+    spent : ε that was spent on each class of a private model.
     """
 
     form: str | None = None
@@ -75,6 +84,7 @@ class Contents:
     fixed: bool = False
     extractor: str = ""
     fragments: bool = False
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 def read_info(path: str | os.PathLike[str]) -> Info:
@@ -87,7 +97,7 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
     extractor: dict[str, Any] = {"extractor": "", "options": {}}
     if "extractor" in manifest.files:
         extractor = tensor_files.read_header(folder.checked(manifest.files["extractor"]), "extractor")
-    form, margins, fixed = None, {}, False
+    form, margins, fixed, spent = None, {}, False, {}
     if "classes" in manifest.files:
         path = folder.checked(manifest.files["classes"])
         header = tensor_files.read_header(path, CLASSES)
@@ -101,10 +111,15 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
 
                         return State.read(folder).contents
                     margins = dict(zip(classes, tensor_files.read_array(path, "classifier/head.margins"), strict=True))
+                private = header["classifier"].get("private", {"spent": []})
+                spent = {str(label): float(epsilon) for label, _, epsilon in private["spent"]}
+                if not all(0 <= epsilon <= MOST for epsilon in spent.values()):
+                    raise ValueError("the epsilon that was spent on a class is not from 0 to 512")
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
     try:
-        return Contents(form, margins, fixed, extractor["extractor"], extractor["options"].get("draw") == "patches")
+        fragments = extractor["options"].get("draw") == "patches"
+        return Contents(form, margins, fixed, extractor["extractor"], fragments, spent)
     except files.MISFITS as error:
         raise files.misfit(folder.path / manifest.files["extractor"].name, error) from error
 
@@ -133,7 +148,32 @@ def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
         amgc=manifest.amgc,
         changeable=not contents.fixed,
         can_undo=manifest.previous is not None,
+        reveals=tuple(_reveals(manifest, contents)),
+        privacy=manifest.made["privacy"] | {"spent": contents.spent} if manifest.made.get("privacy") else None,
     )
+
+
+def _reveals(manifest: Manifest, contents: Contents) -> list[str]:
+    """Describe what can be found out about images."""
+    if contents.form is None:
+        return []
+    if privacy := manifest.made.get("privacy"):
+        most, delta = max(contents.spent.values(), default=0.0), privacy["delta"]
+        area = largest_area(gaussian_loss(max(most, privacy["epsilon"]), delta))
+        return [
+            f"(ε = {privacy['epsilon']:g}, δ = {delta:g})-differential privacy for each image: no test, on all versions of "
+            f"the model, tells learned images from others with an area under the ROC curve above {area:.2f} (0.5 is a guess)",
+            f"spent so far: ε = {most:.3g} of {privacy['epsilon']:g}, by the class that was learned most often "
+            f"({plural(privacy['lessons'], 'lesson')} per class)",
+            "names of classes, and when they were learned, are not protected",
+        ]
+    return [
+        "whether a given image was learned: this can be computed from the statistics, most surely for classes of few images",
+        "from two versions of the model: the features of an image that was learned alone in between, and from them often the "
+        "image itself",
+        "from a merged model and all but one of its parts: the statistics of that part",
+        "a privacy budget (`amgc learn --epsilon`) limits all of these; this model has none",
+    ]
 
 
 def _file_sizes(manifest: Manifest) -> dict[str, int]:
@@ -146,6 +186,10 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
     kept = ["class names"]
     if contents.fixed:
         kept.append("for each class its weights in the classifier; no statistics, so the model cannot learn")
+    elif contents.form is not None and manifest.made.get("privacy"):
+        kept.append("for each class the number of images and the sum of their features, with noise")
+        kept.append("one sum of squares and products of the features over all classes, with noise")
+        kept.append("the linear classifier computed from these, and the privacy budget spent on each class")
     elif contents.form is not None:
         kept += ["for each class the number of images and the mean of their features", COVARIANCE[contents.form]]
         kept.append("the linear classifier computed from these")

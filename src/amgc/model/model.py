@@ -8,19 +8,20 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
+from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
 from amgc.data.vectors import Split
 from amgc.features.extractor import Extractor
 from amgc.model import changes, edits, extractors
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
-from amgc.model.choice import choose, look
+from amgc.model.choice import choose, look, private_choice
 from amgc.model.folder import FUNCTION, PATIENCE, VECTORS, Folder, Manifest, ModelBusyError, ModelError
 from amgc.model.info import Info, describe
 from amgc.model.names import checked_name, normal
@@ -72,6 +73,7 @@ class Model:
         self._folder, self._state = folder, state
         self._writing = threading.RLock()  # between threads of this object; the folder's lock is between processes
         self.patience = patience
+        self._held: tuple[str, changes.Lesson] | None = None  # too few images, until there are enough; and their extractor
 
     # ---- create and open ---------------------------------------------------------------------------------------------
 
@@ -86,6 +88,8 @@ class Model:
         filters: int | None = None,
         draw: Literal["gaussian", "patches"] | None = None,
         weights: str | os.PathLike[str] | None = None,
+        privacy: Privacy | None = None,
+        fewest: int = 1,
         **options: Unpack[ExtractorOptions],
     ) -> Model:
         """Create a model in the folder `path`, which must be empty or not exist.
@@ -101,10 +105,18 @@ class Model:
             "lowrank" up to 4,096, "shared" above.
         filters, draw : of patches: their number (default 400), and whether they are random or fragments of the first images.
         weights : file of a network's weights.
+        privacy : budget of differential privacy. Sums over images are then stored with noise, and `learn` refuses what exceeds
+            the budget. It needs features that are not fitted on the images (default: lite0).
+        fewest : number of images below which `learn` does not add images to a class. If a single image is added, its features
+            are the difference of the models before and after.
         options : further options of the extractor, as for `amgc run`: `amgc run --features NAME --help` documents them.
         """
         common = {"filters": filters, "draw": draw, "weights": None if weights is None else os.fspath(weights)}
         extra: dict[str, Any] = {**options, **{option: value for option, value in common.items() if value is not None}}
+        if not fewest >= 1 or (fewest > 1 and privacy is not None):
+            raise ValueError(f"fewest must be at least 1, and 1 for private models, which need no more; not {fewest}.")
+        if privacy is not None:
+            features, covariance = private_choice(features, covariance, extra)
         if isinstance(features, str | os.PathLike) or features is None:
             function, given, scale = None, None if features is None else os.fspath(features), extractors.scale_of(features)
             name, chosen = extractors.resolve(features, extra)
@@ -121,6 +133,11 @@ class Model:
             extractor = extractors.create(name, chosen, size, seed)
             name = extractor.name
         made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
+        if privacy is not None:
+            made["privacy"] = {field: value for field, value in asdict(privacy).items() if field != "centre"}
+            made["centre"] = privacy.centre
+        if fewest > 1:
+            made["fewest"] = fewest
         about = {"name": name, "options": chosen, "given": given, "dim": None}
         image = {"size": size, "scale": scale}
         state = State(Manifest(made, about, image), function=function)
@@ -161,12 +178,25 @@ class Model:
 
     # ---- change ------------------------------------------------------------------------------------------------------
 
-    def learn(self, images: Given, label: str, *, progress: Progress | None = None, on_corrupt: OnCorrupt = "error") -> Learned:
+    def learn(
+        self,
+        images: Given,
+        label: str,
+        *,
+        progress: Progress | None = None,
+        on_corrupt: OnCorrupt = "error",
+        hold: bool = False,
+    ) -> Learned:
         """Learn one class from images; see `learn_all`."""
-        return self.learn_all({label: images}, progress=progress, on_corrupt=on_corrupt)
+        return self.learn_all({label: images}, progress=progress, on_corrupt=on_corrupt, hold=hold)
 
     def learn_all(
-        self, images: Mapping[str, Given], *, progress: Progress | None = None, on_corrupt: OnCorrupt = "error"
+        self,
+        images: Mapping[str, Given],
+        *,
+        progress: Progress | None = None,
+        on_corrupt: OnCorrupt = "error",
+        hold: bool = False,
     ) -> Learned:
         """Learn classes from images, given by class, in one pass over the images.
 
@@ -175,6 +205,8 @@ class Model:
 
         progress : called with the number of images done and of all images.
         on_corrupt : "skip" skips unreadable images; it is an error if no image is readable.
+        hold : if a class has fewer than `fewest` images, hold the statistics of this call in memory and add them together with
+            those of the next calls, once there are enough. They are lost if the process ends before. Otherwise it is an error.
         """
         if on_corrupt not in ("error", "skip"):
             raise ValueError(f"on_corrupt must be 'error' or 'skip', not {on_corrupt!r}.")
@@ -193,11 +225,30 @@ class Model:
                 if lesson is None or used != state.checksum:
                     state = self._fitted(state, [picture for own in given.values() for picture in own])
                     lesson = changes.collect(state, given, progress, on_corrupt)
+                lesson, held = self._enough(state, lesson, hold)
                 again = tuple(label for label in lesson.added if label in state.manifest.classes)
-                self._state = changes.learn(state, lesson).write(self._folder)
+                if lesson.added:
+                    self._state = changes.learn(state, lesson).write(self._folder)
         skipped = tuple((error.path, error.reason) for error in lesson.skipped)
         seconds = time.monotonic() - start
-        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated))
+        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated), held)
+
+    def _enough(self, state: State, lesson: changes.Lesson, hold: bool) -> tuple[changes.Lesson, dict[str, int]]:
+        """Return what can be learned now, and the number of images by class that are held instead."""
+        fewest = int(state.manifest.made.get("fewest", 1))
+        joined = self._held[1].joined(lesson) if self._held and self._held[0] == state.checksum else lesson
+        few = {label: count for label, count in joined.added.items() if count < fewest}
+        if not few:
+            self._held = None
+            return joined, {}
+        if not hold or self._state.extractor is None:  # features of an extractor that is not stored are worth nothing
+            name, count = next(iter(few.items()))
+            raise ModelError(
+                f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
+                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
+            )
+        self._held = state.checksum, joined
+        return replace(lesson, added={}), joined.added
 
     def forget(self, label: str) -> Model:
         """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains.
@@ -444,4 +495,9 @@ def _with_extractor(state: State, extractor: Extractor | Vectors) -> State:
     size = extractor.image_shape[1] if isinstance(extractor, Extractor) else None
     image: dict[str, int | None] = {**manifest.image, "size": size}
     made = manifest.made | {"classifier": {"covariance": form}}
+    if privacy := made.get("privacy"):
+        centre = made.pop("centre")
+        if centre is None and isinstance(extractor, Extractor):
+            centre = extractors.public_centre(extractor)
+        made["classifier"] |= privacy | {"centre": centre}
     return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))

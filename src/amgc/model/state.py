@@ -87,6 +87,11 @@ class State:
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
     @property
+    def private(self) -> bool:
+        """Whether the model has a privacy budget."""
+        return self.manifest.private
+
+    @property
     def checksum(self) -> str:
         """The checksum of the extractor's file; "" while there is none."""
         entry = self.manifest.files.get("extractor")
@@ -99,9 +104,10 @@ class State:
         if isinstance(self.classifier, IncrementalClassifier):
             form, names = self.classifier.statistics_.form, map(str, self.classifier.classes_.tolist())
             margins = dict(zip(names, self.classifier.margins_.tolist(), strict=True))
+        spent = self.classifier.spent_ if isinstance(self.classifier, IncrementalClassifier) else {}
         fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
         name = extractor.name if isinstance(extractor, Extractor) else ""
-        return Contents(form, margins, fixed, name, fragments == "patches")
+        return Contents(form, margins, fixed, name, fragments == "patches", {str(label): loss for label, loss in spent.items()})
 
     def encoded(self, images: Sequence[Picture]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, PictureError]]]]:
         """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
@@ -172,8 +178,11 @@ def _write_classes(path: Path, state: State) -> None:
 
 def _check_parameters(path: Path, manifest: Manifest) -> None:
     """Raise FileFormatError if the manifest has parameters for new classes that no classifier has."""
+    chosen, dim = manifest.made.get("classifier") or {}, manifest.features["dim"]
     try:
-        check_parameters(**IncrementalClassifier(**manifest.made.get("classifier") or {}).parameters())
+        check_parameters(**IncrementalClassifier(**chosen).parameters())
+        if dim is not None and chosen.get("centre") is not None and len(chosen["centre"]) != dim:
+            raise ValueError(f"the centre has {len(chosen['centre'])} numbers for {dim} features")
     except DeviceError:
         pass  # of another machine; whoever learns is told
     except files.MISFITS as error:
@@ -189,6 +198,8 @@ def _read_classes(state: State, path: Path) -> State:
         dim = classifier.weight.shape[1] if isinstance(classifier, FixedHead) else classifier.n_features_in_
         if state.extractor is not None and dim != state.extractor.dim:
             raise ValueError(f"it has {dim} features, the extractor {state.extractor.dim}")
+        if state.private != (isinstance(classifier, IncrementalClassifier) and classifier.privacy_ is not None):
+            raise ValueError("it has a privacy budget and the manifest has none, or the other way round")
         if found.class_counts != state.manifest.classes:
             raise ValueError("its classes are not those of the manifest")
         return found

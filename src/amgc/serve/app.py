@@ -234,6 +234,7 @@ def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
         classes=[schemas.ClassCount(label=label, pictures=count or None) for label, count in info.classes.items()],
         kept=list(info.kept),
         not_kept=list(info.not_kept),
+        reveals=list(info.reveals),
         bytes=sum(info.bytes.values()),
         changeable=info.changeable,
         learning=schemas.Learning(label=now.label, done=now.done, total=now.total) if now else None,

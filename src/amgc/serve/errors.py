@@ -7,6 +7,7 @@ import logging
 
 from starlette.exceptions import HTTPException
 
+from amgc.core.privacy import BudgetError
 from amgc.files import FileFormatError
 from amgc.model import ModelBusyError, ModelError, PictureError
 
@@ -46,7 +47,7 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(422, str(error))  # starts with the name of the image
     if isinstance(error.__cause__, PictureError):
         return ApiError(422, sentence(str(error)))
-    if isinstance(error, ModelError):
+    if isinstance(error, ModelError | BudgetError):
         return ApiError(409, sentence(str(error)))
     if isinstance(error, ModelBusyError):
         return ApiError(503, "Another process is changing the model; try again in 5 s.", 5)

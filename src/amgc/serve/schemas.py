@@ -156,6 +156,7 @@ class Classes(Exact):
     classes: list[ClassCount] = Field(description="in the order in which they were learned")
     kept: list[str] = Field(description="what is stored, in words")
     not_kept: list[str] = Field(description="what is never stored, in words")
+    reveals: list[str] = Field(description="what others can find out about images from the model, in words")
     bytes: int = Field(ge=0, description="size of all files of the model")
     changeable: bool = Field(description="whether the model can learn")
     learning: Learning | None

@@ -190,7 +190,8 @@ class UpdateQueue:
             together = what if what == self.last.what else "learning several classes"
             self.last = Undoable(together, lesson, self.last.before, info.generation)
         else:
-            self.last = Undoable(what, lesson, before, info.generation) if what else None
+            can_undo = what and info.privacy is None  # undoing would refund the budget
+            self.last = Undoable(what, lesson, before, info.generation) if can_undo else None
         self.expected = self.model.expected_accuracy()
         self.info = info
 

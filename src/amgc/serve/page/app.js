@@ -88,10 +88,12 @@ $("example").addEventListener("toggle", async () => {
 
 // ---- what is kept -------------------------------------------------------------------------------------------------------
 
-watch(({ kept, not_kept: notKept, classes }, changed) => {
+watch(({ kept, not_kept: notKept, reveals, classes }, changed) => {
   if (!changed) return;
   $("not-kept").replaceChildren(...notKept.map((textContent) => make("li", { textContent })));
   $("kept").replaceChildren(...kept.map((textContent) => make("li", { textContent })));
+  $("reveals").replaceChildren(...reveals.map((textContent) => make("li", { textContent })));
+  $("reveals-title").hidden = !reveals.length;
   for (const id of ["take-zip", "take-onnx"]) $(id).disabled = !classes.length;
 });
 

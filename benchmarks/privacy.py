@@ -1,0 +1,331 @@
+"""Differential privacy: accuracy against ε, and what attacks find out with and without it.
+
+    python benchmarks/privacy.py                    # about ten minutes; features and photos are development data
+    python benchmarks/privacy.py --photos FOLDER    # FOLDER/flowers/train/CLASS/*.jpg, FOLDER/flowers/test, FOLDER/leaves, …
+    python benchmarks/privacy.py --only attacks
+    python benchmarks/privacy.py --quick            # digits only, to check that it runs
+
+accuracy: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5, one lesson for all
+classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the rows of private classifiers,
+which are projected and scaled.
+attacks: membership AUC: samples that were learned against others of the same class, for whoever has the model and as many other
+samples of each class, by the better of two scores: the Mahalanobis distance to the class mean, and the product with the
+difference of the class mean from that of the other samples. 0.5 is a guess; "bound" is the largest AUC of any attack.
+Features: the correlation of a sample's features, less the class mean, with those computed from two versions of a model, before
+and after learning this sample alone. Images: the pixel correlation of 16 × 16 digits with those rebuilt from these features by
+gradient descent through the extractor, patches that were fitted on other digits; "mean of the class" is what anyone would guess
+who knows the class. Private models have a budget of two lessons.
+rounding: the features from two versions again, without noise, if a model stored rounded statistics: each number to half of its
+standard error, which is less than samples leave uncertain. They follow from the means, and from the covariances up to sign.
+shares: how the budget is split between counts, sums and second moments, on held-out training samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from _photo_sets import SETS, encoded, files, frame
+from _report import features_file, kept, shared_data
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+
+import amgc.core.privacy as core
+from amgc import AMGCClassifier
+from amgc.core.accounting import gaussian_loss, largest_area
+from amgc.core.privacy import Sums
+from amgc.model import extractors
+from amgc.model.pictures import pictures
+
+Array = np.ndarray
+Split = tuple[Array, Array, Array, Array]  # training features and labels, and those for testing
+Centre = list[float] | None
+EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)
+NO_NOISE, SAME_ROWS = "no noise", "no noise, same rows"
+PARTS = ("accuracy", "attacks", "shares", "rounding")
+
+
+def digits() -> Split:
+    X, y = load_digits(return_X_y=True)
+    return X[:1200], y[:1200], X[1200:], y[1200:]
+
+
+def resnet(file: Path) -> Split:
+    data = np.load(file)
+    x, test = (data[part].astype(np.float32) * data["scale"] for part in ("train_x", "test_x"))
+    return x, data["train_y"].astype(int), test, data["test_y"].astype(int)
+
+
+def photos(folder: Path) -> tuple[Split, Centre]:
+    """Return a set of photos, and the centre that `Model.create` chooses for lite0."""
+    lite, found = extractors.create("lite0", {}, None, 0), []
+    names = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
+    for half in ("train", "test"):
+        given = [(row, one) for row, name in enumerate(names) for one in files(folder / half / name)]
+        found += [encoded(lite, [path for _, path in given]), np.array([row for row, _ in given])]
+    return (found[0], found[1], found[2], found[3]), extractors.public_centre(lite)
+
+
+def some(y: Array, count: int | None, random: np.random.Generator) -> Array:
+    """Return rows of `count` samples of each class; None for all."""
+    return np.concatenate([random.permutation(np.flatnonzero(y == label))[:count] for label in np.unique(y)])
+
+
+def without_noise(X: Array, y: Array, centre: Centre) -> AMGCClassifier:
+    """Return a classifier of exact sums, on the rows of a private one."""
+    made = AMGCClassifier(epsilon=1.0, centre=centre).fit(X, y)
+    rows = made.privacy_.rows(X)
+    made.sums_ = Sums(rows.shape[1]).add(rows, y)
+    made.statistics_ = made.sums_.statistics()
+    made._changed()
+    return made
+
+
+# ---- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int, centre: Centre = None) -> None:
+    X, y, test, truth = split
+    print(f"\naccuracy, {name}")
+    shown = ["all" if count is None else str(count) for count in counts]
+    print(f"  {'samples a class':22s}" + "".join(f"{count:>14s}" for count in shown), flush=True)
+    for way in (NO_NOISE, SAME_ROWS, *EPSILONS):
+        cells = []
+        for count in counts:
+            found = []
+            for seed in range(draws):
+                rows = some(y, count, np.random.default_rng(seed))
+                if way == NO_NOISE:
+                    made = AMGCClassifier(covariance="shared").fit(X[rows], y[rows])
+                elif way == SAME_ROWS:
+                    made = without_noise(X[rows], y[rows], centre)
+                else:
+                    made = AMGCClassifier(epsilon=way, centre=centre).fit(X[rows], y[rows])
+                found.append(100 * made.score(test, truth))
+            cells.append(f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}")
+        print(
+            f"  {way if isinstance(way, str) else f'ε = {way:g}':22s}" + "".join(f"{cell:>14s}" for cell in cells), flush=True
+        )
+
+
+# ---- attacks ---------------------------------------------------------------------------------------------------------
+
+
+def membership(made: AMGCClassifier, inside: Split, other: tuple[Array, Array]) -> float:
+    """Return the AUC of the better score, averaged over classes. `inside` has members and others, `other` what is known."""
+    X, y, outside, out_y = inside
+    statistics = made.statistics_
+    X, outside, known = (made._rows(one.astype(np.float64)) for one in (X, outside, other[0]))
+    private = made.privacy_ is not None
+    pooled = statistics.pooled().double().numpy()
+    spread = np.cov((known - np.stack([known[other[1] == label].mean(0) for label in other[1]])).T)
+    metric = np.linalg.inv(spread + 0.1 * np.eye(len(spread)) * np.trace(spread) / len(spread))
+    best: list[list[float]] = [[], []]
+    for label in np.unique(y):
+        row = statistics.index(int(label))
+        mean = (made.sums_.total[row] / made.sums_.count[row].clamp_min(1) if private else statistics.mean[row]).numpy()
+        own = statistics.covariance[row].double().numpy() if statistics.form == "full" else pooled
+        rows = np.concatenate([X[y == label], outside[out_y == label]])
+        truth = np.repeat([1, 0], [(y == label).sum(), (out_y == label).sum()])
+        residual = rows - mean
+        inverse = np.linalg.inv(own + 1e-3 * np.eye(len(own)) * np.trace(own) / len(own))
+        best[0].append(roc_auc_score(truth, -((residual @ inverse) * residual).sum(1)))
+        public = known[other[1] == label].mean(0)
+        best[1].append(roc_auc_score(truth, (rows - public) @ metric @ (mean - public)))
+    return float(max(np.mean(one) for one in best))
+
+
+def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) -> None:
+    X, y, *_ = split
+    X, y = X[y < classes], y[y < classes]
+    print(f"\nmembership AUC, {name}")
+    print(f"  {'samples a class':22s}" + "".join(f"{count:>10d}" for count in counts) + f"{'bound':>10s}", flush=True)
+    ways: dict[str, dict[str, object]] = {"no noise, full": {}, "no noise, shared": {"covariance": "shared"}}
+    ways |= {f"ε = {epsilon:g}": {"epsilon": epsilon} for epsilon in (8.0, 1.0)}
+    for way, parameters in ways.items():
+        cells = []
+        for count in counts:
+            order = np.random.default_rng(0).permutation(len(y))
+            parts: list[list[Array]] = [[], [], []]
+            for label in range(classes):
+                own = order[y[order] == label]
+                for place, part in enumerate(parts):
+                    part.append(own[place * count : (place + 1) * count])
+            members, others, known = (np.concatenate(part) for part in parts)
+            made = AMGCClassifier(**parameters).fit(X[members], y[members])
+            cells.append(membership(made, (X[members], y[members], X[others], y[others]), (X[known], y[known])))
+        limit = f"{largest_area(gaussian_loss(parameters['epsilon'], 1e-5)):.2f}" if "epsilon" in parameters else "-"
+        print(f"  {way:22s}" + "".join(f"{cell:>10.2f}" for cell in cells) + f"{limit:>10s}", flush=True)
+
+
+def one_more(X: Array, y: Array, rows: Array, new: int, epsilon: float | None) -> tuple[Array, AMGCClassifier]:
+    """Return the features of sample `new`, computed from the models before and after it was learned, and the model."""
+    made = AMGCClassifier(epsilon=epsilon, lessons=2, covariance="shared").fit(X[rows], y[rows])
+    row = made.statistics_.index(int(y[new]))
+    if epsilon is None:
+        before = float(made.statistics_.count[row]) * made.statistics_.mean[row].clone()
+        made.partial_fit(X[[new]], y[[new]])
+        return (float(made.statistics_.count[row]) * made.statistics_.mean[row] - before).numpy(), made
+    before = made.sums_.total[row].clone()
+    made.partial_fit(X[[new]], y[[new]])
+    return (made.sums_.total[row] - before).numpy(), made
+
+
+def correlation(one: Array, other: Array) -> float:
+    return float(np.corrcoef(one.ravel(), other.ravel())[0, 1])
+
+
+def reconstructions(name: str, X: Array, y: Array, epsilons: tuple[float | None, ...], rebuild: Rebuild | None) -> None:
+    tried = 10 if rebuild is None else len(rebuild.images)
+    for epsilon in epsilons:
+        features, images = [], []
+        for new in range(tried):
+            found, made = one_more(X, y, np.arange(tried, len(X)), new, epsilon)
+            centre = made._rows(X[y == y[new]].astype(np.float64)).mean(0)
+            features.append(correlation(found - centre, made._rows(X[[new]].astype(np.float64))[0] - centre))
+            if rebuild is not None:
+                images.append(correlation(rebuild(found, made), rebuild.images[new]))
+        way = NO_NOISE if epsilon is None else f"ε = {epsilon:g}"
+        pixels = f"{np.mean(images):>10.2f}" if images else f"{'-':>10s}"
+        print(f"  {name + ', ' + way:34s}{np.mean(features):>10.2f}{pixels}", flush=True)
+    if rebuild is not None:
+        guess = [correlation(rebuild.means[label], image) for label, image in zip(y, rebuild.images, strict=False)]
+        print(f"  {name + ', mean of the class':34s}{'-':>10s}{np.mean(guess):>10.2f}", flush=True)
+
+
+class Rebuild:
+    """Images of digits, 16 × 16, their features, and how to get from features to an image."""
+
+    def __init__(self, tried: int, steps: int, filters: int) -> None:
+        found = load_digits()
+        images = np.kron(found.images, np.ones((2, 2))) * 15.9
+        rgb = list(np.repeat(images[..., None], 3, 3).astype(np.uint8))
+        options = extractors.defaults("patches") | {"filters": filters, "mirror": False}
+        self.extractor = extractors.create("patches", options, 16, 0)
+        extractors.fit(self.extractor, frame(self.extractor), pictures(rgb[1000:]), 0)
+        self.X, self.y, self.steps = encoded(self.extractor, rgb[:400]), found.target[:400], steps
+        self.images = images[:tried]
+        self.means = [images[1000:][found.target[1000:] == label].mean(0) for label in range(10)]
+        again = self.features(torch.from_numpy(np.stack(rgb[:2])).permute(0, 3, 1, 2).float())
+        torch.testing.assert_close(again, torch.from_numpy(self.X[:2]), rtol=0, atol=1e-2)
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of images (n, 3, 16, 16) as the extractor does, with gradients."""
+        made, settled, parts = self.extractor, self.extractor.settled, []
+        for place, (side, _) in enumerate(made.banks):
+            columns = torch.nn.functional.unfold(images, side, stride=settled.stride).transpose(1, 2)  # (n, positions, values)
+            columns = columns - columns.mean(2, keepdim=True)
+            columns = columns / (columns.square().mean(2, keepdim=True).clamp_min(1e-12).sqrt() + settled.contrast)
+            weight = made.get_buffer(f"weight{place}")
+            shrunk = torch.nn.functional.softshrink(columns @ weight[:-1] + weight[-1], settled.threshold)
+            averages = made._averages(*made._positions(side)).float()
+            parts += [
+                (averages @ half).clamp_min(1e-12).pow(settled.power).flatten(1) for half in (shrunk.relu(), (-shrunk).relu())
+            ]
+        return (torch.cat(parts, 1) - made.centre) / made.deviation
+
+    def __call__(self, features: Array, made: AMGCClassifier) -> Array:
+        """Return the image whose features are nearest, by gradient descent."""
+        target = torch.from_numpy(features)
+        grey = torch.zeros(1, 1, 16, 16).normal_(0, 0.1, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        optimiser = torch.optim.Adam([grey], lr=0.1)
+        for _ in range(self.steps):
+            rows = self.features(255 * torch.sigmoid(grey).expand(1, 3, 16, 16)).double()
+            if made.privacy_ is not None:
+                rows = made.privacy_.rows(rows)
+            loss = (rows[0] - target).square().sum() / target.square().sum()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        return torch.sigmoid(grey).detach().numpy()[0, 0]
+
+
+def rounding(name: str, split: Split, counts: tuple[int, ...]) -> None:
+    X, y = split[0].astype(np.float64), split[1]
+    print(f"\nrounding to half a standard error, {name}, correlation")
+    print(f"  {'samples a class':22s}" + "".join(f"{count:>10d}" for count in counts), flush=True)
+    found: dict[str, list[list[float]]] = {"from means": [], "from covariances": []}
+    for count in counts:
+        for way in found.values():
+            way.append([])
+        for label in range(10):
+            rows = X[y == label][: count + 1]
+            true = rows[-1] - rows[:-1].mean(0)
+            (mean, spread), (later, wider) = (rounded(part) for part in (rows[:-1], rows))
+            found["from means"][-1].append(correlation((count + 1) * later - count * mean - mean, true))
+            _, vectors = np.linalg.eigh(count * wider - (count - 1) * spread)
+            found["from covariances"][-1].append(abs(correlation(vectors[:, -1], true)))
+    for way, columns in found.items():
+        print(f"  {way:22s}" + "".join(f"{np.mean(column):>10.2f}" for column in columns), flush=True)
+
+
+def rounded(rows: Array) -> tuple[Array, Array]:
+    """Return mean and covariance of rows, each number rounded to multiples of half of its standard error."""
+    mean, spread = rows.mean(0), np.cov(rows.T)
+    variances = spread.diagonal()
+    steps = np.sqrt(variances / len(rows)) / 2, np.sqrt((np.outer(variances, variances) + spread**2) / len(rows)) / 2
+    return tuple(np.round(one / (step + 1e-300)) * step for one, step in zip((mean, spread), steps, strict=True))  # type: ignore
+
+
+# ---- shares ----------------------------------------------------------------------------------------------------------
+
+
+def shares(name: str, split: Split, counts: tuple[int, ...]) -> None:
+    X, y, *_ = split
+    held = some(y, 50, np.random.default_rng(0))
+    rest = np.setdiff1d(np.arange(len(y)), held)
+    default = core.COUNT, core.TOTAL, core.SECOND
+    print(f"\nshares, {name}, 50 training samples of each class held out")
+    columns = [(count, epsilon) for count in counts for epsilon in (8.0, 2.0, 1.0)]
+    print(f"  {'count, sum, second':22s}" + "".join(f"{f'{n}, ε = {e:g}':>14s}" for n, e in columns), flush=True)
+    for chosen in (default, (0.1, 0.6, 0.3), (0.02, 0.58, 0.4), (0.02, 0.88, 0.1), (0.005, 0.795, 0.2)):
+        core.COUNT, core.TOTAL, core.SECOND = chosen
+        cells = []
+        for count, epsilon in columns:
+            rows = rest[some(y[rest], count, np.random.default_rng(0))]
+            found = [AMGCClassifier(epsilon=epsilon).fit(X[rows], y[rows]).score(X[held], y[held]) for _ in range(2)]
+            cells.append(100 * float(np.mean(found)))
+        print(f"  {', '.join(f'{one:g}' for one in chosen):22s}" + "".join(f"{cell:>14.1f}" for cell in cells), flush=True)
+    core.COUNT, core.TOTAL, core.SECOND = default
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--photos", type=Path, default=shared_data() and shared_data() / "data/photos")
+    arguments.add_argument("--only", choices=PARTS)
+    arguments.add_argument("--quick", action="store_true", help="digits only, seconds")
+    given = arguments.parse_args()
+    parts = (given.only,) if given.only else PARTS
+    file = None if given.quick else features_file()
+    cifar = ("CIFAR-100, ResNet-18", resnet(file)) if file else None
+    folder = None if given.quick or given.photos is None or not given.photos.is_dir() else given.photos
+    with kept("privacy") if given.only != "rounding" else contextlib.nullcontext():
+        if "accuracy" in parts:
+            if cifar:
+                accuracy(*cifar, (10, 50, 100, 500), 3)
+            for name in SETS if folder else ():
+                split, centre = photos(folder / name)
+                accuracy(f"{name}, lite0", split, (10, 20, 50, None), 5, centre)
+                accuracy(f"{name}, without the centre", split, (10, 20, 50, None), 5)
+            if not cifar:
+                accuracy("digits", digits(), (10, None), 2)
+        if "attacks" in parts:
+            memberships(*(cifar or ("digits", digits())), (10, 50, 100, 160) if cifar else (10, 30), 20 if cifar else 10)
+            print(f"\nreconstruction, correlation\n  {'':34s}{'features':>10s}{'pixels':>10s}", flush=True)
+            rebuild = Rebuild(*((2, 20, 20) if given.quick else (10, 1000, 200)))
+            if cifar:
+                rows = some(cifar[1][1], 50, np.random.default_rng(0))
+                reconstructions("CIFAR-100, ResNet-18", cifar[1][0][rows], cifar[1][1][rows], (None, 8.0, 1.0), None)
+            reconstructions("digits", rebuild.X, rebuild.y, (None, 8.0, 1.0), rebuild)
+        if "shares" in parts:
+            shares(*(cifar or ("digits", digits())), (100,) if cifar else (20,))
+    if "rounding" in parts:
+        with kept("privacy_rounding"):
+            rounding(*(cifar or ("digits", digits())), (10, 50, 100, 400) if cifar else (10, 50))
+
+
+if __name__ == "__main__":
+    main()

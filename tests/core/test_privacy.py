@@ -1,0 +1,360 @@
+"""Differential privacy: sensitivities, noise and accounting against independent references."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from amgc import AMGCClassifier, ClassStatistics
+from amgc.core import privacy as core
+from amgc.core.accounting import gaussian_delta, gaussian_epsilon, gaussian_loss, largest_area
+from amgc.core.privacy import BudgetError, Privacy, Sums, release
+
+
+def seeded(seed: int) -> core.RandomBytes:
+    """Return a source of bytes that is the same every time; the real one cannot have a seed."""
+    return np.random.default_rng(seed).bytes
+
+
+def drawn(count: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, count)
+    return random.normal(size=(count, dim)) + 3 * np.eye(dim)[labels], labels
+
+
+# ---- accounting ------------------------------------------------------------------------------------------------------
+
+PAIRS = [(0.1, 1e-5), (0.5, 1e-6), (1.0, 1e-5), (3.0, 1e-9), (8.0, 1e-5), (20.0, 1e-3)]
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), PAIRS)
+def test_the_noise_is_that_of_dp_accounting(epsilon, delta):
+    dp_accounting = pytest.importorskip("dp_accounting")
+    reference = dp_accounting.get_sigma_gaussian(epsilon, delta)
+    assert Privacy(epsilon, delta).noise == pytest.approx(reference, rel=1e-6)
+
+
+@pytest.mark.parametrize("losses", [[0.05], [0.01] * 7, [0.5, 0.2, 0.1]])
+def test_losses_add_up_as_in_dp_accounting(losses):
+    dp_accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting import pld
+
+    accountant = pld.PLDAccountant()  # rounds losses up to multiples of 1e-4
+    for loss in losses:
+        accountant.compose(dp_accounting.GaussianDpEvent(loss**-0.5))
+    reference = accountant.get_epsilon(1e-5)
+    assert reference - 1e-3 <= gaussian_epsilon(sum(losses), 1e-5) <= reference
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.2, 1.0, 9.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 4.0])
+def test_delta_is_the_hockey_stick_divergence_of_two_normal_distributions(loss, epsilon):
+    mu = math.sqrt(loss)
+    x = np.linspace(-12, 12 + mu, 400_001)
+    beyond = np.maximum(stats.norm.pdf(x, mu) - math.exp(epsilon) * stats.norm.pdf(x), 0)
+    assert gaussian_delta(loss, epsilon) == pytest.approx(np.trapezoid(beyond, x), rel=1e-5, abs=1e-12)
+
+
+@given(st.floats(0.01, 50), st.floats(1e-12, 0.1))
+def test_loss_and_epsilon_are_inverse_and_never_exceed_what_was_asked_for(epsilon, delta):
+    loss = gaussian_loss(epsilon, delta)
+    assert gaussian_delta(loss, epsilon) <= delta
+    assert gaussian_epsilon(loss, delta) == pytest.approx(epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.07, 2.8])
+def test_the_largest_area_is_that_of_the_best_test_on_draws(loss):
+    random = np.random.default_rng(0)
+    without, within = random.normal(size=40_000), random.normal(math.sqrt(loss), size=40_000)
+    area = stats.mannwhitneyu(within, without).statistic / 40_000**2
+    assert largest_area(loss) == pytest.approx(area, abs=0.01)  # its standard error is 0.002
+
+
+def test_no_loss_is_no_epsilon():
+    assert gaussian_delta(0.0, 0.0) == 0 and gaussian_epsilon(0.0, 1e-5) == 0
+
+
+# ---- sensitivity -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def neighbours(draw):
+    """Draw rows of any size, with labels, and the place of the one that is removed."""
+    dim, count = draw(st.integers(1, 6)), draw(st.integers(1, 8))
+    numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
+    rows = draw(st.lists(st.lists(numbers, min_size=dim, max_size=dim), min_size=count, max_size=count))
+    labels = draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))
+    return np.array(rows), labels, draw(st.integers(0, count - 1))
+
+
+@settings(deadline=None)
+@given(neighbours(), st.sampled_from([None, 0.1, 1.0, 1e4]), st.sampled_from([2, 256]))
+def test_one_sample_changes_count_total_and_second_by_at_most_one_and_only_those_of_its_class(found, clip, directions):
+    rows, labels, gone = found
+    made = Privacy(1.0, clip=clip, directions=directions).rows(rows)
+    keep = [place for place in range(len(rows)) if place != gone]
+    names = ["a", "b", "c"]
+    nothing = made[:0], []
+    both = []
+    for chosen in (made, labels), (made[keep], [labels[place] for place in keep]):
+        sums = Sums(made.shape[1])
+        for name in names:  # all classes exist in both
+            sums.classes, sums.count = [*sums.classes, name], torch.zeros(len(sums.classes) + 1, dtype=torch.float64)
+        sums.total, sums.noise = torch.zeros(3, sums.dim).double(), torch.zeros(3, 2).double()
+        both.append(sums.add(*(chosen if len(chosen[1]) else nothing)))
+    one, other = both
+    rounding = 1e-12
+    assert abs(one.count - other.count).sum() == 1
+    assert (one.total - other.total).norm() <= 1 + rounding
+    assert (one.second - other.second).norm() <= 1 + rounding  # the Frobenius norm
+    others = [place for place, name in enumerate(names) if name != labels[gone]]
+    assert torch.equal(one.total[others], other.total[others]) and torch.equal(one.count[others], other.count[others])
+
+
+def test_the_triangle_with_weighted_entries_has_the_frobenius_norm_and_noise_of_half_the_variance_off_the_diagonal():
+    privacy, dim = Privacy(2.0), 60
+    exact = Sums(dim)
+    exact.classes, exact.count = ["a"], torch.zeros(1).double()
+    exact.total, exact.noise = torch.zeros(1, dim).double(), torch.zeros(1, 2).double()
+    found = [release(exact, privacy, seeded(seed)) for seed in range(40)]
+    second = torch.stack([one.second for one in found])
+    assert torch.equal(second, second.mT)
+    variance = 1 / (privacy.loss * core.SECOND)
+    diagonal, off = second.diagonal(dim1=1, dim2=2), second[:, torch.ones(dim, dim).triu(1).bool()]
+    assert float(diagonal.var()) == pytest.approx(variance, rel=0.15)  # 2,400 numbers: 3 % standard error
+    assert float(off.var()) == pytest.approx(variance / 2, rel=0.03)  # 70,800: 0.5 %
+    assert found[0].second_noise == pytest.approx(variance, rel=1e-3)
+    total = torch.stack([one.total for one in found])
+    assert float(total.var()) == pytest.approx(1 / (privacy.loss * core.TOTAL), rel=0.15)
+    count = torch.stack([release(exact, privacy, seeded(seed)).count for seed in range(300)])
+    assert float(count.var()) == pytest.approx(1 / (privacy.loss * core.COUNT), rel=0.4)  # 300 numbers: 8 %
+
+
+def test_the_shares_of_the_loss_add_up_to_one():
+    assert sum((core.COUNT, core.TOTAL, core.SECOND)) == pytest.approx(1)
+
+
+# ---- noise -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_is_standard_normal():
+    found = core.standard_normal(50_000, seeded(0)).numpy()
+    assert stats.kstest(found, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.02
+    extreme = core.standard_normal(2, lambda count: b"\x00" * 8 + b"\x01" + b"\x00" * 7).numpy()
+    assert np.isfinite(extreme).all() and extreme[0] == -extreme[1] == pytest.approx(-stats.norm.ppf(2.0**-54))
+
+
+def test_the_noise_comes_from_the_operating_system_and_never_repeats():
+    exact = Sums(2).add(torch.eye(2).double(), ["a", "b"])
+    one, other = (release(exact, Privacy(1.0)) for _ in range(2))
+    assert not torch.equal(one.total, other.total) and not torch.equal(one.second, other.second)
+    torch.manual_seed(0), np.random.seed(0)
+    again = release(exact, Privacy(1.0))
+    torch.manual_seed(0), np.random.seed(0)
+    assert not torch.equal(again.total, release(exact, Privacy(1.0)).total)
+
+
+@given(st.integers(0, 1000), st.floats(-1, 1))
+def test_noisy_sums_are_multiples_of_one_step_whatever_the_data(seed, value):
+    exact = Sums(1).add(torch.tensor([[value]]).double(), ["a"])
+    privacy = Privacy(1.0)
+    noisy = release(exact, privacy, seeded(seed))
+    step = 2.0 ** (math.floor(math.log2((privacy.loss * core.TOTAL) ** -0.5)) - core.BITS)
+    assert float(noisy.total / step) == round(float(noisy.total / step))
+
+
+# ---- statistics ------------------------------------------------------------------------------------------------------
+
+
+def test_sums_without_noise_give_the_class_statistics():
+    rows, labels = drawn(60, 5)
+    rows = Privacy(1.0, clip=100.0).rows(rows)
+    found = Sums(5).add(rows[:20], labels[:20]).merge(Sums(5).add(rows[20:], labels[20:])).statistics()
+    reference = ClassStatistics(5, "shared", dtype=torch.float64).update(rows, labels)
+    assert found.classes == reference.classes and torch.equal(found.count, reference.count)
+    torch.testing.assert_close(found.mean, reference.mean)
+    torch.testing.assert_close(found.pooled(), reference.pooled())
+
+
+def test_little_noise_changes_little_and_much_noise_leaves_a_covariance():
+    rows, labels = drawn(3000, 6)
+    privacy = Privacy(100.0)
+    made = privacy.rows(rows)
+    reference = ClassStatistics(6, "shared", dtype=torch.float64).update(made, labels)
+    found = release(Sums(6).add(made, labels), privacy, seeded(0)).statistics()
+    torch.testing.assert_close(found.mean, reference.mean, rtol=0, atol=0.01)
+    torch.testing.assert_close(found.pooled(), reference.pooled(), rtol=0, atol=0.01)
+    noisy = release(Sums(6).add(made[:9], labels[:9]), Privacy(0.01), seeded(0)).statistics()
+    assert bool((torch.linalg.eigvalsh(noisy.pooled()) > 0).all()) and int(noisy.count.min()) >= 1
+    assert float(noisy.mean.norm(dim=1).max()) <= 1 + 1e-12
+
+
+def test_removing_a_class_leaves_the_others_and_what_varied_within_it():
+    rows, labels = drawn(90, 4)
+    rows = Privacy(1.0, clip=100.0).rows(rows)
+    found = Sums(4).add(rows, labels).remove(1).statistics()
+    every = ClassStatistics(4, "shared", dtype=torch.float64).update(rows, labels)
+    assert 1 not in found
+    torch.testing.assert_close(found.pooled(), every.pooled())
+    torch.testing.assert_close(found.mean[found.index(0)], every.mean[every.index(0)])
+
+
+def test_joined_classes_are_as_if_learned_as_one_and_their_losses_add_up():
+    rows, labels = drawn(60, 4)
+    rows = Privacy(1.0).rows(rows)
+    one = Sums(4).add(rows, labels)
+    one.spent = {0: 0.1, 1: 0.2, 2: 0.3}
+    reference = Sums(4).add(rows, np.where(labels == 1, 0, labels)).statistics()
+    found = one.rename(1, 0).statistics()
+    assert one.spent == {0: pytest.approx(0.3), 2: 0.3}
+    torch.testing.assert_close(found.mean[found.index(0)], reference.mean[reference.index(0)])
+    torch.testing.assert_close(found.pooled(), reference.pooled())
+
+
+# ---- settings and budget ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epsilon": 0}, "epsilon must be a number above 0"),
+        ({"epsilon": math.nan}, "epsilon must be"),
+        ({"epsilon": "1"}, "epsilon must be"),
+        ({"epsilon": 1, "delta": 0}, "delta must be"),
+        ({"epsilon": 1, "lessons": 0}, "lessons must be a whole number"),
+        ({"epsilon": 1, "lessons": 1.5}, "lessons must be a whole number"),
+        ({"epsilon": 1, "directions": 0}, "directions must be"),
+        ({"epsilon": 1, "clip": -1}, "clip must be"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Privacy(**wrong)
+
+
+def test_rows_do_not_depend_on_scale_or_offset_unless_there_is_a_clip():
+    rows = drawn(8, 5)[0]
+    privacy = Privacy(1.0)
+    torch.testing.assert_close(privacy.rows(rows), privacy.rows(7 * rows + 3))
+    torch.testing.assert_close(privacy.rows(rows).norm(dim=1), torch.ones(8).double())
+    clipped = Privacy(1.0, clip=2.0).rows([[1.0, 0.0], [0.0, 4.0]])
+    assert clipped.tolist() == [[0.5, 0.0], [0.0, 1.0]]
+    assert privacy.rows(np.zeros((1, 5))).tolist() == [[0.0] * 5]
+
+
+def test_a_class_can_be_learned_in_as_many_lessons_as_the_budget_has():
+    X, y = drawn(90, 8)
+    classifier = AMGCClassifier(epsilon=3.0, lessons=2)
+    classifier.partial_fit(X, y).partial_fit(X[y == 1], y[y == 1])
+    assert classifier.spent_ == {0: pytest.approx(1.96, abs=0.1), 1: pytest.approx(3.0), 2: classifier.spent_[0]}
+    before = classifier.sums_.total.clone()
+    with pytest.raises(BudgetError, match=r"budget of 1 is spent: epsilon = 3 of 3"):
+        classifier.partial_fit(X, y)
+    assert torch.equal(classifier.sums_.total, before) and classifier.spent_[0] < 2.1
+
+
+def test_a_new_class_spends_nothing_of_the_others():
+    X, y = drawn(90, 8)
+    classifier = AMGCClassifier(epsilon=1.0)
+    for label in range(3):
+        classifier.partial_fit(X[y == label], y[y == label])
+    assert classifier.spent_ == {label: pytest.approx(1.0) for label in range(3)}
+
+
+def test_forgetting_and_learning_again_does_not_refund_the_budget():
+    X, y = drawn(90, 8)
+    classifier = AMGCClassifier(epsilon=1.0).fit(X, y)
+    classifier.forget(2)
+    assert classifier.classes_.tolist() == [0, 1] and classifier.spent_[2] == pytest.approx(1.0)
+    with pytest.raises(BudgetError):
+        classifier.partial_fit(X[y == 2], y[y == 2])
+    classifier.rename(1, 5)
+    assert classifier.spent_[5] == pytest.approx(1.0) and classifier.classes_.tolist() == [0, 5]
+    classifier.forget(0)
+    with pytest.raises(ValueError, match="last class of a private classifier"):
+        classifier.forget(5)
+
+
+def test_merged_classifiers_add_their_noisy_sums_and_losses():
+    X, y = drawn(90, 8)
+    one, other = (AMGCClassifier(epsilon=1.0).fit(X[half], y[half]) for half in (slice(45), slice(45, None)))
+    total, loss = (
+        one.sums_.total + other.sums_.total[[other.sums_.classes.index(k) for k in one.sums_.classes]],
+        Privacy(1.0).loss,
+    )
+    one.merge(other)
+    torch.testing.assert_close(one.sums_.total, total)
+    assert one.sums_.spent == {label: pytest.approx(2 * loss) for label in range(3)}
+    with pytest.raises(ValueError, match="both classifiers must be private"):
+        one.merge(AMGCClassifier().fit(X, y))
+    with pytest.raises(ValueError, match="both classifiers must be private"):
+        AMGCClassifier().fit(X, y).merge(one)
+
+
+def test_a_saved_private_classifier_goes_on_where_it_was(tmp_path):
+    X, y = drawn(200, 300)
+    classifier = AMGCClassifier(epsilon=8.0, directions=20).fit(X, y)
+    classifier.save(tmp_path / "a.safetensors")
+    again = AMGCClassifier.load(tmp_path / "a.safetensors")
+    assert again.spent_ == classifier.spent_ and again.n_features_in_ == 300
+    assert again.predict_proba(X).tolist() == classifier.predict_proba(X).tolist()
+    assert torch.equal(again.sums_.second, classifier.sums_.second)
+    with pytest.raises(BudgetError):
+        again.partial_fit(X, y)
+
+
+def test_batches_of_one_lesson_get_noise_once(monkeypatch):
+    X, y = drawn(90, 8)
+    calls = []
+    monkeypatch.setattr("amgc.core.incremental.release", lambda sums, privacy: calls.append(sums) or release(sums, privacy))
+    classifier = AMGCClassifier(epsilon=1.0)
+    for start in range(0, 90, 30):
+        classifier.collect(X[start : start + 30], y[start : start + 30])
+    classifier.finish()
+    assert len(calls) == 1 and float(calls[0].count.sum()) == 90 and classifier.spent_[0] == pytest.approx(1.0)
+
+
+def test_private_classes_are_told_apart_if_there_are_enough_samples():
+    X, y = drawn(3000, 8)
+    classifier = AMGCClassifier(epsilon=2.0, clip=6.0).fit(X[:2000], y[:2000])
+    assert classifier.score(X[2000:], y[2000:]) > 0.9 * AMGCClassifier().fit(X[:2000], y[:2000]).score(X[2000:], y[2000:])
+    assert 0 <= classifier.typicality(X[2000:]).min() <= classifier.typicality(X[2000:]).max() <= 1
+
+
+@pytest.mark.parametrize(("first", "later"), [(None, 1.0), (1.0, None), (1.0, 9.0)])
+def test_epsilon_cannot_change_after_classes_were_learned(first, later):
+    X, y = drawn(90, 8)
+    classifier = AMGCClassifier(epsilon=first).fit(X, y)
+    before = classifier.predict(X)
+    classifier.set_params(epsilon=later)
+    assert classifier.predict(X).tolist() == before.tolist()
+    with pytest.raises(ValueError, match="which cannot change to"):
+        classifier.partial_fit(X, y)
+    assert (classifier.fit(X, y).spent_ == {}) == (later is None)
+
+
+def test_a_centre_is_subtracted_first():
+    rows = drawn(8, 5)[0]
+    centre = rows.mean(0)
+    found = Privacy(1.0, clip=1e6, centre=centre).rows(rows)
+    np.testing.assert_allclose(found, (rows - centre) / 1e6, rtol=1e-9)
+    with pytest.raises(ValueError, match="centre has 5 numbers, but rows have 4 features"):
+        Privacy(1.0, centre=centre).rows(rows[:, :4])
+    with pytest.raises(ValueError, match="centre holds NaN"):
+        Privacy(1.0, centre=[math.nan])
+
+
+def test_a_classifier_with_a_centre_is_saved(tmp_path):
+    X, y = drawn(200, 6)
+    classifier = AMGCClassifier(epsilon=8.0, centre=X.mean(0)).fit(X, y)
+    classifier.save(tmp_path / "a.safetensors")
+    again = AMGCClassifier.load(tmp_path / "a.safetensors")
+    assert again.predict_proba(X).tolist() == classifier.predict_proba(X).tolist()
+    assert again.merge(classifier).sums_.spent[0] == pytest.approx(2 * Privacy(8.0).loss)
