@@ -54,7 +54,7 @@ def compare(size: int, threads: int, rounds: int) -> None:
     torch.set_num_threads(threads)
     theirs, ours = (
         original(size),
-        build("lite0", image_shape=(3, size, size), stages=(8,), textures=()).eval().requires_grad_(False),
+        build("lite0", image_shape=(3, size, size), stages=(8,), textures=(), unit=False).eval().requires_grad_(False),
     )
     images = torch.randn(BATCH, 3, size, size, generator=torch.Generator().manual_seed(0))
     jobs = {

@@ -106,11 +106,12 @@ def import_file(path: Path, kind: str = "module") -> str:
     name = _module_name(path)
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # dataclasses look up their types there
         try:
-            spec.loader.exec_module(module)
+            # Not by the loader: it would use old bytecode of a file that was changed within the same second.
+            exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
         except BaseException:
             del sys.modules[name]
             raise

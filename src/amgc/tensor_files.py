@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VERSION = 1
+TRIES = 20  # attempts to read a file that another process keeps replacing
 T = TypeVar("T")
 
 
@@ -64,8 +66,35 @@ def _write(
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the header and the tensors of a file that `write` made with the same `kind`."""
+    return _unless_replaced(path, lambda: _read_verified(path, kind))
+
+
+def _read_verified(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     about, tensors = _read(path, kind, "pt", _copies)
     return _verified(path, about, _digest(about["header"], tensors)), tensors
+
+
+def _unless_replaced(path: str | os.PathLike[str], read: Callable[[], T]) -> T:
+    """Return `read()`. Try again if it fails and another process has replaced the file meanwhile.
+
+    For torch, safetensors opens a file twice: header and tensors may then be of different files.
+    """
+    for _ in range(TRIES):
+        before = _version(path)
+        try:
+            return read()
+        except FileFormatError:
+            if _version(path) == before:
+                raise
+    return read()
+
+
+def _version(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    """Return numbers that change if a file is replaced; None if there is none."""
+    with suppress(OSError):
+        status = os.stat(path)
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
 
 
 def read_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -93,7 +122,7 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, T]]:
     """Return the metadata and the tensors of a file, after checking that `write` made it with the same `kind`.
 
-    The file is opened once: another process may replace it meanwhile. `contents` reads the tensors from it.
+    `contents` reads the tensors from the open file.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {os.fspath(path)!r}.")

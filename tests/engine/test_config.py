@@ -72,7 +72,7 @@ def test_chosen_fields_replace_the_defaults_and_nested_ones_too() -> None:
         ({"first": {"milestones": ["a"]}}, "first.milestones[0] must be float, not 'a'"),
         ({"first": 3}, "first must be a mapping, not 3"),
         ({"margin": -1.0}, "margin must be finite and not negative, not -1.0"),
-        ({"first": {"batch_size": 0}}, "batch_size must be at least 1, not 0"),
+        ({"first": {"batch_size": 0}}, "batch_size must be from 1 to 1,000,000, not 0"),
     ],
 )
 def test_what_does_not_fit_is_named(chosen: dict[str, Any], message: str) -> None:

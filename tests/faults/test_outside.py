@@ -34,7 +34,11 @@ from amgc.report import load_run
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has none")
 def test_a_closed_terminal_saves_and_stops_a_run(monkeypatch, capsys):
     monkeypatch.setattr(Shown, "end_task", lambda *_: signal.raise_signal(signal.SIGHUP))
-    assert main(["run", *TINY, "--method", "finetune", "--out", "x"]) == 130
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        assert main(["run", *TINY, "--method", "finetune", "--out", "x"]) == 130
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert "amgc resume x" in capsys.readouterr().err
     assert load_run("x").done == 1
 

@@ -239,8 +239,11 @@ def stoppable(shown: Quiet) -> Iterator[None]:
     # different steps and wait for each other forever.
     action = handle if is_first_process() else signal.SIG_IGN
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
+    if signal.SIGINT in ignored:  # by a shell that starts a command in the background; it can be interrupted all the same
+        ignored.remove(signal.SIGINT)
     # nohup ignores SIGHUP, and the run must, too.
-    before = {number: signal.signal(number, action) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    before = {number: signal.signal(number, action) for number in numbers if number not in ignored}
     try:
         yield
     finally:

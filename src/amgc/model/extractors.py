@@ -56,6 +56,7 @@ class ExtractorOptions(TypedDict, total=False):
     # lite0, lite1, lite2; resize also of timm
     stages: tuple[int, ...]
     textures: tuple[int, ...]
+    unit: bool
     resize: int
     # timm, resnet18, resnet32, convnet
     pretrained: bool
