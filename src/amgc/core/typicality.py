@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torch.special import ndtr, ndtri
 
 from amgc.core.directions import random_directions
@@ -86,7 +87,7 @@ class Typicality:
             return
         self.far = None if far is None else list(far)
         if self.far is not None:
-            part = statistics.projected(torch.eye(statistics.dim, dtype=torch.float64)[:, self.far])
+            part = statistics.projected(one_hot(torch.tensor(self.far), statistics.dim).T.double())
             self.apart = Distance(part, variance_level(part, "auto"), torch.ones(len(part)), FAR_REAL)
         self.directions = random_directions(statistics.dim, NARROW) if statistics.dim > WIDE else None
         if self.directions is not None:
