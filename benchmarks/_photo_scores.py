@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -87,7 +88,7 @@ def calibrated(X: Array, y: Array, Q: Array, truth: Array) -> Figures:
 def near(photos: Photos, count: int | None, seed: int, left_out: int) -> Figures:
     """Return the areas under the ROC curves of known photos against those of a class that was left out."""
     X, y, Q, truth = split(photos, DEFAULT, count, seed)
-    scores = novelty(X[y != left_out], y[y != left_out], Q)
+    scores = novelty(X[y != left_out], y[y != left_out], Q, photos.far)
     found = {name: float(roc_auc_score(truth != left_out, score)) for name, score in scores.items()}
     return found | {"rejected": share(scores["ours"][truth == left_out] < REJECT)}
 
@@ -99,7 +100,7 @@ def far(photos: Photos, strangers: dict[str, Array], count: int | None, seed: in
     splits = [(rows, rest)] if len(rest) else [*StratifiedKFold(5, shuffle=True, random_state=seed).split(X, y)]
     shown = {"known": photos.test.features[DEFAULT], **strangers}
     found = {}
-    for judge, score in {"threshold": typical, "neighbours": neighbours}.items():
+    for judge, score in {"threshold": partial(typical, far=photos.far), "neighbours": neighbours}.items():
         threshold = float(np.quantile(np.concatenate([score(X[fit], y[fit], X[held]) for fit, held in splits]), REJECT))
         for name, Q in shown.items():
             scores = score(X[rows], y[rows], Q)
@@ -122,15 +123,15 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     if count <= 2:
         return {"lead": calibration.UNKNOWN_LEAD * ours.temperature_ / best}
     with patch.object(typicality, "REAL", 0.0):
-        gaussian = typicality.Typicality(ours.statistics_)
+        typical = typicality.Typicality(ours.statistics_)
     own = np.array([ours.statistics_.index(label) for label in y[rest].tolist()])
-    logs = log_distances(gaussian, X[rest], own)
+    logs = log_distances(typical, X[rest], own)
     around = logs - (np.bincount(own, logs) / np.bincount(own))[own]
     variance = float(around @ around) / (len(own) - len(np.unique(own)))
-    expected = gaussian.expected[gaussian.place[own]].numpy() - typicality.REAL**2 / 2
+    expected = typical.near.expected[typical.place[own]].numpy()
     return {
         "temperature": best / ours.temperature_,
-        "spread": math.sqrt(max(variance - gaussian.spread**2, 0.0)),
+        "spread": math.sqrt(max(variance - typical.near.spread**2, 0.0)),
         "offset": float((logs - expected).mean()),
     }
 
@@ -149,8 +150,9 @@ def best_temperature(scores: Array, truth: Array) -> float:
 
 def log_distances(typical: typicality.Typicality, Q: Array, rows: Array) -> Array:
     """Return the logarithms of the squared distances of samples to the means of their classes."""
-    white = typical.factor.white((torch.as_tensor(Q).double() - typical.centre).T).double()
-    return (white - typical.means[:, typical.place[rows]]).square().sum(0).log().numpy()
+    near = typical.near
+    white = near.factor.white((torch.as_tensor(Q).double() - near.centre).T).double()
+    return (white - near.means[:, typical.place[rows]]).square().sum(0).log().numpy()
 
 
 def split(photos: Photos, kind: str, count: int | None, seed: int) -> tuple[Array, Array, Array, Array]:
@@ -205,7 +207,7 @@ def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> fl
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def novelty(X: Array, y: Array, Q: Array) -> dict[str, Array]:
+def novelty(X: Array, y: Array, Q: Array, far: range | None) -> dict[str, Array]:
     """Return scores of Q that are small for samples of unseen classes."""
     ours = AMGCClassifier().fit(X, y)
     labels = np.unique(y)
@@ -213,7 +215,7 @@ def novelty(X: Array, y: Array, Q: Array) -> dict[str, Array]:
     precision = LedoitWolf(assume_centered=True).fit(X - means[np.searchsorted(labels, y)]).precision_
     distances = [np.einsum("nd,de,ne->n", Q - mean, precision, Q - mean, optimize=True) for mean in means]
     return {
-        "ours": ours.typicality(Q),
+        "ours": ours.typicality(Q, far=far),
         "Mahalanobis, shared covariance": -np.min(distances, axis=0),
         "cosine to the nearest mean": cosine(X, y, Q).max(1),
         "largest probability (ours)": ours.predict_proba(Q).max(1),
@@ -221,8 +223,8 @@ def novelty(X: Array, y: Array, Q: Array) -> dict[str, Array]:
     }
 
 
-def typical(X: Array, y: Array, Q: Array) -> Array:
-    return AMGCClassifier().fit(X, y).typicality(Q)
+def typical(X: Array, y: Array, Q: Array, far: range | None) -> Array:
+    return AMGCClassifier().fit(X, y).typicality(Q, far=far)
 
 
 def neighbours(X: Array, _: Array, Q: Array) -> Array:

@@ -40,6 +40,7 @@ class Photos:
     name: str
     train: Half
     test: Half
+    far: range | None  # the default features that find images of other kinds
 
     @property
     def classes(self) -> int:
@@ -73,7 +74,7 @@ class Encoder:
             paths = [path for _, path in given]
             features = self.both(paths) | {PATCHES: encoded(patches, paths)}
             made[half] = Half(features, np.array([row for row, _ in given]))
-        return Photos(folder.name, made["train"], made["test"])
+        return Photos(folder.name, made["train"], made["test"], self.lite.far)
 
 
 def files(folder: Path) -> list[Path]:

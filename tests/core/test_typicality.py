@@ -12,7 +12,7 @@ from amgc import AMGCClassifier
 from amgc.core import typicality
 from amgc.core.directions import random_directions
 from amgc.core.statistics import ClassStatistics
-from amgc.core.typicality import NARROW, Typicality
+from amgc.core.typicality import NARROW, Distance, Typicality
 
 pytestmark = pytest.mark.cpus
 
@@ -65,11 +65,12 @@ def test_on_gaussians_no_more_than_a_share_p_is_below_p(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_farther_away_is_never_more_typical(form):
+@pytest.mark.parametrize("far", [None, range(20, 40)])
+def test_farther_away_is_never_more_typical(form, far):
     classifier = AMGCClassifier(covariance=form).fit(*first(20))
     mean = TRAIN[LABELS == 3].mean(0)
     way = np.random.default_rng(0).normal(size=64)
-    found = classifier.typicality(mean + np.geomspace(0.01, 1e4, 60)[:, None] * way)
+    found = classifier.typicality(mean + np.geomspace(0.01, 1e4, 60)[:, None] * way, far=far)
     same = classifier.predict(mean + np.geomspace(0.01, 1e4, 60)[:, None] * way) == 3
     assert same[0] and found[0] > 0.5 and found[-1] < 1e-6
     assert (np.diff(found[: int(same.argmin()) or 60]) <= 1e-9).all()
@@ -109,8 +110,70 @@ def test_the_order_of_classes_and_merges_do_not_change_it(form, order):
     )
     for one in (stepwise, merged):
         # A p-value changes by one of 4,096 draws if a cosine falls on the other side of a draw by rounding.
-        np.testing.assert_allclose(one.typicality(TEST), whole.typicality(TEST), atol=1e-3)
-        assert np.median(np.abs(one.typicality(TEST) - whole.typicality(TEST))) < 1e-9
+        for far in (None, range(20, 40)):
+            found, expected = one.typicality(TEST, far=far), whole.typicality(TEST, far=far)
+            np.testing.assert_allclose(found, expected, atol=1e-3)
+            assert np.median(np.abs(found - expected)) < 1e-9
+
+
+# ---- features that find what is altogether different --------------------------------------------------------------------
+
+
+def shifted(seed, counts, dim=60, few=8):
+    """Return samples of classes that differ in all features, and strangers that also differ in `few` that vary little."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    size = np.r_[np.full(few, 0.1), np.ones(dim - few)]
+    mean = size * np.random.default_rng(9).normal(size=(len(counts), dim))
+    known = mean[labels] + size * rng.standard_t(8, size=(len(labels), dim))
+    strangers = known + np.r_[np.full(few, 0.25), np.zeros(dim - few)]
+    return known, labels, strangers
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("samples", [10, 50])
+def test_samples_that_differ_in_the_far_features_are_rejected(form, samples):
+    classifier = AMGCClassifier(covariance=form).fit(*shifted(0, [samples] * 5)[:2])
+    known, _, strangers = shifted(1, [100] * 5)
+    apart, without = (classifier.typicality(strangers, far=far) < 0.05 for far in (range(8), None))
+    assert apart.mean() >= 0.9 and without.mean() < 0.5
+    assert 0 < (classifier.typicality(known, far=range(8)) < 0.05).mean() <= 0.1
+
+
+def test_the_far_features_change_nothing_but_what_they_find():
+    """The order of all other samples is the one without them."""
+    classifier = AMGCClassifier().fit(*first(20))
+    found, without = classifier.typicality(TEST, far=range(20, 40)), classifier.typicality(TEST)
+    near = found >= 0.05
+    assert 0.85 < near.mean() < 1
+    np.testing.assert_allclose(found[near], 0.05 + 0.95 * without[near], atol=1e-12)
+
+
+@pytest.mark.parametrize("counts", [(20, 20, 20), (12, 30, 18, 25)])
+@pytest.mark.parametrize("columns", [list(range(6)), [7, 2, 11]])
+def test_expected_distances_are_those_of_samples_that_were_left_out(counts, columns):
+    features, labels, _ = shifted(3, counts, dim=12, few=6)
+    whole = ClassStatistics(12, "full", dtype=torch.float64).update(features, labels)
+    part = whole.projected(torch.eye(12, dtype=torch.float64)[:, columns])
+    ridge = 0.5 * part.pooled().diagonal()
+    distance = Distance(part, ridge, torch.ones(len(counts)), 0.0)
+    expected = (distance.expected + distance.spread**2 / 2).exp().numpy()[distance.within.order.argsort()]
+    rows, left_out = features[:, columns], []
+    for one, own in enumerate(labels):
+        kept = np.arange(len(labels)) != one
+        mean = np.stack([rows[kept & (labels == k)].mean(0) for k in range(len(counts))])
+        residuals = (rows - mean[labels])[kept]
+        covariance = residuals.T @ residuals / (len(labels) - len(counts)) + np.diag(ridge.numpy())
+        off = rows[one] - mean[own]
+        left_out.append(off @ np.linalg.solve(covariance, off) * (1 + 1 / counts[own]) / (1 + 1 / (counts[own] - 1)))
+    # Sizes of classes are those of all features, drawn towards their average: only the mean over classes is the same.
+    assert np.mean(expected[labels]) == pytest.approx(np.mean(left_out), rel=0.1)
+
+
+@pytest.mark.parametrize("far", [[], [64], [-1], range(60, 70)])
+def test_far_must_be_features(far):
+    with pytest.raises(ValueError, match="far must be indices of features, from 0 to 63"):
+        AMGCClassifier().fit(*first(5)).typicality(TEST, far=far)
 
 
 # ---- many features ------------------------------------------------------------------------------------------------------

@@ -103,6 +103,14 @@ def test_stages_that_there_are_not_are_refused(options: dict, message: str) -> N
         build("lite0", image_shape=(3, 64, 64), **options)
 
 
+def test_the_features_that_find_other_kinds_are_the_means_of_stage_5() -> None:
+    images = normalise(photographs(2, 64), lite().mean, lite().std)
+    network, alone = lite(), lite(stages=(5,), textures=())
+    assert network.far is not None and torch.allclose(network(images)[:, list(network.far)], alone(images), atol=1e-6)
+    assert alone.far == range(alone.dim)
+    assert lite(stages=(7,)).far is None and lite(unit=False).far is None
+
+
 def test_images_need_not_be_square() -> None:
     assert lite()(torch.randn(2, 3, 40, 75)).shape == (2, 664)
 

@@ -28,6 +28,15 @@ def test_the_fit_is_the_typicality_of_the_classifier(make):
     assert fits == pytest.approx(state.classifier.typicality(features.numpy()).tolist())
 
 
+def test_the_fit_uses_the_features_that_the_extractor_names_for_images_of_another_kind(make):
+    model, shown = make("cat", "dog"), draw("owl", 5, seed=4)
+    state, before = model._state, [one.fit for one in model.predict(shown)]
+    state.extractor.far = range(3, 9)
+    ((_, features, _),) = encode_batches(state.extractor, state.frame, pictures(shown))
+    fits = [one.fit for one in model.predict(shown)]
+    assert fits == pytest.approx(state.classifier.typicality(features.numpy(), far=range(3, 9)).tolist()) and fits != before
+
+
 def test_an_evaluation_counts_no_rejects_where_the_fit_cannot_be_told(tmp_path):
     model = Model.create(tmp_path / "model", filters=16)
     model.learn_all({"cat": draw("cat", 1), "dog": draw("dog", 1)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Classifier:
     temperature: float
     parameters: str
     classes: np.ndarray  # (K,) the labels, so that answers fit the scores while another thread learns
-    typicality: Typicality | None = None  # computed on first use
+    typicality: dict[tuple[int, ...] | None, Typicality] = field(default_factory=dict)  # computed on first use
 
     @classmethod
     def of(cls, solution: Solution, statistics: ClassStatistics, classes: np.ndarray, parameters: str) -> Classifier:

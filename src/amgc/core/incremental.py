@@ -281,20 +281,28 @@ class IncrementalClassifier:
     def margins_(self) -> np.ndarray:
         return self._solved().margins
 
-    def typicality(self, X: Any) -> np.ndarray:
+    def typicality(self, X: Any, *, far: Sequence[int] | None = None) -> np.ndarray:
         """Return how typical each row is of the class that `predict` gives it, (n,), from 0 to 1.
 
         About a share p of the samples of known classes has a typicality below p, so rows below 0.05, say, may be of a class
         that was never seen. With fewer than three samples beyond one a class, and for ``covariance="diagonal"``, nothing is
         known and all are 1.
+
+        far : indices of features that differ most in what is altogether different, such as those of a middle stage of a
+            network. Their distance to the nearest class counts as well.
         """
         with self._lock():
             scores, solved = self._scored(X)
             chosen = solved.classes[scores.argmax(1)].tolist()
-            if solved.typicality is None:
-                solved.typicality = Typicality(self.statistics_)
+            columns = None if far is None else tuple(far)
+            if columns is not None and (not columns or not set(columns) <= set(range(self.n_features_in_))):
+                raise ValueError(f"far must be indices of features, from 0 to {self.n_features_in_ - 1}; got {far!r}.")
+            if self.epsilon is not None:  # the statistics are of projected rows
+                columns = None
+            if columns not in solved.typicality:
+                solved.typicality[columns] = Typicality(self.statistics_, columns)
             rows = [self.statistics_.index(label) for label in chosen]
-        return solved.typicality(self._rows(self._checked_rows(X)), rows)
+        return solved.typicality[columns](self._rows(self._checked_rows(X)), rows)
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.

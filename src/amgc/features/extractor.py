@@ -32,6 +32,7 @@ class Extractor(nn.Module):
 
     mean, std : for the normalisation of images, per channel, of pixel values scaled to [0, 1]. A pretrained network sets its
         own. None: use those of the data set.
+    far : the features that differ most in images of another kind, if they are known.
     """
 
     dim: int
@@ -40,6 +41,7 @@ class Extractor(nn.Module):
     options: Options = Options()
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    far: range | None = None
     fit_images: int = 0  # maximum number of images that `fit` passes through the network
     classifier: tuple[str, ...] = (
         "fc.",

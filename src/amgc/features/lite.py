@@ -33,6 +33,7 @@ TINY = 1e-6  # added to variances over pixels, so that the root has a gradient w
 # are told apart; but with five photos a class, flowers are told apart less well (benchmarks/depths.py).
 EARLY_MEANS, LATE_MEANS, DEVIATIONS = 0.5, 1.0, 2.0
 LATE = 6
+FAR = 5  # the stage whose means differ most between flowers and leaves, CIFAR images and digits (training images)
 # Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
 # take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
 PIXELS = 1 << 16
@@ -110,6 +111,8 @@ class Lite(Extractor):
                 channels = width
             if stage in options.stages:
                 self.means[len(self.blocks) - 1] = EARLY_MEANS if stage < LATE else LATE_MEANS
+                if stage == FAR and self.unit:
+                    self.far = range(self.dim, self.dim + width)
                 self.dim += width
             if stage in options.textures:
                 self.deviations[len(self.blocks) - 1] = DEVIATIONS

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amgc.core.typicality import can_tell
+from amgc.features.extractor import Extractor
 from amgc.model.changes import Progress
 from amgc.model.folder import ModelError
 from amgc.model.pictures import Picture, PictureError
@@ -67,6 +68,7 @@ def predict(state: State, images: Sequence[Picture], top: int, reject: float | N
 def _predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
     assert state.classifier is not None
     names = [str(name) for name in state.classifier.classes_.tolist()]
+    far = state.extractor.far if isinstance(state.extractor, Extractor) else None
     for rows, features, errors in state.encoded(images):
         found: dict[int, Prediction | PictureError] = dict(errors)
         if rows:
@@ -74,7 +76,7 @@ def _predict(state: State, images: Sequence[Picture], top: int, reject: float | 
             order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
             fits: list[float | None] = [None] * len(rows)
             if not isinstance(state.classifier, FixedHead) and can_tell(state.classifier.statistics_):
-                fits = state.classifier.typicality(features.numpy()).tolist()
+                fits = state.classifier.typicality(features.numpy(), far=far).tolist()
             for at, (row, fit) in enumerate(zip(rows, fits, strict=True)):
                 labels = tuple(names[place] for place in order[at])
                 values = tuple(float(shares[at, place]) for place in order[at])
