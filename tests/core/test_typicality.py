@@ -234,3 +234,9 @@ def test_projection_finds_about_what_all_features_find(monkeypatch):
     areas.append(roc_auc_score(TEST_LABELS != 9, again.typicality(TEST)))
     random_directions.cache_clear()
     assert abs(areas[0] - areas[1]) < 0.1
+
+
+def test_with_a_budget_the_features_that_find_other_kinds_are_not_known():
+    """The statistics are of projected features."""
+    classifier = AMGCClassifier(epsilon=8.0, directions=8).fit(TRAIN, LABELS)
+    assert (classifier.typicality(TEST, far=[1, 2, 3]) == classifier.typicality(TEST)).all()
