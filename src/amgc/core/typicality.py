@@ -61,8 +61,8 @@ class Distance:
         gaussian = (1 - unseen) * 2 / max(self.factor.dimensions(covariance.extra), 1.0)
         self.spread = math.sqrt(real**2 + gaussian)
         distance = within.length / (1 - within.leverage)
-        # The mean of log squared distances. It is not lowered by the rest of the spread: on training images of all four kinds,
-        # new samples are farther away than leave-one-out says, by as much (benchmarks/photos.py).
+        # The mean of log squared distances. Longer tails than a Gaussian's would lower it, but on training images of all four
+        # kinds new samples are farther away than leave-one-out says, by as much (benchmarks/photos.py).
         self.expected = ((1 + 1 / within.count) * distance).log() - gaussian / 2
 
     def products(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,6 +98,8 @@ class Typicality:
         # left-out classes less well.
         ridge = torch.maximum(chosen.ridge, variance_level(statistics, "auto"))
         self.near = Distance(statistics, ridge, chosen.keep, REAL)
+        if far is None:  # only this distance finds what is altogether different: rather reject more
+            self.near.expected -= REAL**2 / 2
         within, spread = self.near.within, self.near.spread
         self.place = within.order.argsort()  # of each class in the order of `within`
         draws = within.draws
