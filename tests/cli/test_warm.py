@@ -16,6 +16,7 @@ from amgc.report import find_runs
 
 WARM = [name for name in presets.names() if name.startswith("warm-")]
 FROZEN = [name for name, entry in methods().items() if not entry.hyper.later.epochs]
+SMALL = {"ranpac": ["--projections", "64"], "acil": ["--expansion", "64"], "ds-al": ["--expansion", "64"]}
 
 
 @pytest.mark.parametrize("name", WARM)
@@ -46,7 +47,7 @@ def test_all_frozen_methods_compare_on_features_that_are_computed_once(
     monkeypatch.setattr(Lite, "forward", lambda self, images: seen.append(len(images)) or forward(self, images))
     for method in FROZEN:
         arguments = ["run", "small.toml", "--data", f"folder:{random_photos}", "--data.size", "32", "--method", method]
-        assert main([*arguments, "--out", f"runs/{method}", "--quiet"]) == 0
+        assert main([*arguments, *SMALL.get(method, []), "--out", f"runs/{method}", "--quiet"]) == 0
     assert sum(seen) == 4 * 8, "each image once, for all methods"
     assert {run.method for run in find_runs(Path("runs"))} == set(FROZEN)
 
