@@ -6,6 +6,7 @@ Nothing here calls amgc's arithmetic; only its containers (`LowRank`, `Covarianc
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from amgc.core.covariance import Covariances, LowRank
 Array = NDArray[np.float64]
 
 # What hypothesis does unless a test says otherwise: no time limit (the machine may be busy), few but varied examples.
-few = settings(deadline=None, max_examples=20)
-many = settings(deadline=None, max_examples=60)
+# With other kernels (.ci/cpus) the same tests run again and again: fewer each time.
+few, many = (settings(deadline=None, max_examples=count // (4 if "AMGC_CPUS" in os.environ else 1)) for count in (20, 60))
 
 
 # ---- problems ----------------------------------------------------------------------------------------------------------
