@@ -79,15 +79,15 @@ def test_slurm_jobs_run_fail_and_continue(monkeypatch, capsys):
     monkeypatch.setattr(
         compare, "make_executor", lambda given, folder: (OnSlurm(folder.resolve(), 2, 1, 0, None, 10, cluster="local"), 1)
     )
-    Path("broken.py").write_text(
+    Path("unable.py").write_text(
         "from amgc.methods.contract import Hyper, Method\nfrom amgc.methods.registry import method\n\n\n"
-        "@method('broken', Hyper())\nclass Broken(Method[Hyper]):\n    '''Cannot.'''\n\n"
+        "@method('unable', Hyper())\nclass Unable(Method[Hyper]):\n    '''Cannot.'''\n\n"
         "    def begin(self, task, generator):\n        raise RuntimeError('I cannot')\n"
     )
-    assert main(["compare", "amgc", "broken.py", *DIGITS, "--later.epochs", "2", "--on", "slurm"]) == 1
+    assert main(["compare", "amgc", "unable.py", *DIGITS, "--later.epochs", "2", "--on", "slurm"]) == 1
     out, err = capsys.readouterr()
-    assert re.search(r"^amgc +\d", out, re.MULTILINE) and "broken, digits, T = 2, seed 1993: RuntimeError: I cannot" in err
-    assert "Traceback" in (PLACE / "broken.log").read_text()
+    assert re.search(r"^amgc +\d", out, re.MULTILINE) and "unable, digits, T = 2, seed 1993: RuntimeError: I cannot" in err
+    assert "Traceback" in (PLACE / "unable.log").read_text()
     assert main(["run", *TINY, "--method", "amgc", "--quiet", "--out", "y"]) == 0
     assert figures(PLACE / "amgc") == figures("y")
 
