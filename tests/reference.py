@@ -331,14 +331,14 @@ def assert_close(actual: Any, expected: Any, relative: float, what: str = "") ->
 
 
 @contextlib.contextmanager
-def within(seconds: int) -> Iterator[None]:
-    """Fail if the block does not end in time, instead of hanging (on POSIX)."""
+def within(seconds: int, error: type[BaseException] = AssertionError) -> Iterator[None]:
+    """Raise an error if the block does not end in time, instead of hanging (on POSIX)."""
     if not hasattr(signal, "SIGALRM"):
         yield
         return
 
     def too_long(*_: Any) -> None:
-        raise AssertionError(f"did not end within {seconds} s")
+        raise error(f"did not end within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(seconds)

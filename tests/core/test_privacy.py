@@ -321,6 +321,18 @@ def test_batches_of_one_lesson_get_noise_once(monkeypatch):
     assert len(calls) == 1 and float(calls[0].count.sum()) == 90 and classifier.spent_[0] == pytest.approx(1.0)
 
 
+def test_a_lesson_beyond_the_budget_is_dropped_and_not_added_to_the_next():
+    X, y = drawn(90, 8)
+    classifier = AMGCClassifier(epsilon=1.0, directions=8).fit(X, y)
+    before = classifier.predict_proba(X)
+    classifier.collect(X, y)
+    with pytest.raises(BudgetError):
+        classifier.finish()
+    classifier.collect(X, y + 10).finish()  # other classes, whose budget is whole
+    assert sorted(classifier.spent_) == sorted({*y.tolist(), *(y + 10).tolist()})
+    assert before.shape[1] * 2 == classifier.predict_proba(X).shape[1]
+
+
 def test_private_classes_are_told_apart_if_there_are_enough_samples():
     X, y = drawn(3000, 8)
     classifier = AMGCClassifier(epsilon=2.0, clip=6.0).fit(X[:2000], y[:2000])

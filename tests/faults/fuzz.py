@@ -33,6 +33,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from model.drawing import answers, draw
+from reference import within
 
 from amgc import AMGCClassifier, tensor_files
 from amgc.cli.errors import exit_code
@@ -177,23 +178,7 @@ def kinds(folder: Path) -> list[Kind]:
     return found
 
 
-@contextlib.contextmanager
-def limited(seconds: int = SECONDS) -> Iterator[None]:
-    """Raise TimeoutError in what takes too long."""
-
-    def late(*_: Any) -> None:
-        raise TimeoutErrorOfFuzz
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-class TimeoutErrorOfFuzz(BaseException):
+class TooLong(BaseException):
     """Not an Exception, so that nothing catches it."""
 
 
@@ -208,9 +193,9 @@ def outcome(probe: Probe) -> tuple[str, Any]:
     """Return "ok" and what the probe returns, "refused" and None, or what went wrong and its traceback."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        with silent(), limited():
+        with silent(), within(SECONDS, TooLong):
             value = probe()
-    except TimeoutErrorOfFuzz:
+    except TooLong:
         return "hang", traceback.format_exc()
     except Exception as error:
         if exit_code(error) is None:
@@ -357,9 +342,9 @@ def kill(name: str, count: int, seed: int) -> list[str]:
                 rng = random.Random(f"{seed} {name} {number}")
                 in_child(arguments, rng.uniform(0, longest))
                 try:
-                    with silent(), limited(120):
+                    with silent(), within(120, TooLong):
                         _follow(name, allowed)
-                except (Exception, TimeoutErrorOfFuzz):
+                except (Exception, TooLong):
                     faults.append(f"{name}, seed {seed}, kill {number}\n{traceback.format_exc()}")
         finally:
             os.chdir(home)

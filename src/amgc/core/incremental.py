@@ -119,12 +119,13 @@ class IncrementalClassifier:
         return self
 
     def finish(self) -> Self:
-        """End the lesson whose batches were given to `collect`."""
-        if self._waiting is not None:
-            if not hasattr(self, "statistics_"):
-                self._restart()
-            self._release(self._waiting)
-            self._waiting = None
+        """End the lesson whose batches were given to `collect`. If it fails, the lesson is dropped and nothing changes."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            with self._changing():
+                if not hasattr(self, "statistics_"):
+                    self._restart()
+                self._release(waiting)
         return self
 
     def _update(self, X: np.ndarray, y: np.ndarray) -> None:
@@ -297,7 +298,7 @@ class IncrementalClassifier:
             columns = None if far is None else tuple(far)
             if columns is not None and (not columns or not set(columns) <= set(range(self.n_features_in_))):
                 raise ValueError(f"far must be indices of features, from 0 to {self.n_features_in_ - 1}; got {far!r}.")
-            if self.epsilon is not None:  # the statistics are of projected rows
+            if self.privacy_ is not None:  # the statistics are of projected rows
                 columns = None
             if columns not in solved.typicality:
                 solved.typicality[columns] = Typicality(self.statistics_, columns)
