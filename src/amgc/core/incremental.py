@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from amgc.core import classifier_file
 from amgc.core.classifier import Classifier
-from amgc.core.expected import BETTER, ENOUGH, MANY, ROUGH, Expected, ExpectedAccuracy
+from amgc.core.expected import BETTER, ENOUGH, MANY, ROUGH, ExpectedAccuracy
 from amgc.core.inputs import Label, check_finite, check_range, check_small, in_range, plain
 from amgc.core.parameters import available, check_parameters, read_shrinkage
 from amgc.core.privacy import Privacy, Sums, release
@@ -333,27 +334,7 @@ class IncrementalClassifier:
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the contents of a file: a JSON header and named tensors."""
         self._check_fitted()
-        solved = self._solved()
-        head = solved.solution.head
-        header = {
-            "parameters": self.parameters() | {"device": str(self.device), "centre": self.privacy_ and self.privacy_.centre},
-            "statistics": self.statistics_.header(),
-            "latest": [self._latest[label] for label in self.statistics_.classes],
-            "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
-            "temperature": solved.temperature,
-            "expected": solved.solution.expected,
-            "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
-        }
-        tensors = {f"statistics.{name}": value for name, value in self.statistics_.tensors().items()}
-        if self.privacy_ is not None:
-            private, sums = self.sums_.packed(self.privacy_)
-            header["private"] = private | {"features": self.n_features_in_}
-            tensors |= {f"sums.{name}": value for name, value in sums.items()}
-        return header, tensors | {
-            "head.weight": head.weight,
-            "head.bias": head.bias,
-            "head.margins": solved.solution.margins,
-        }
+        return classifier_file.packed(self)
 
     @classmethod
     def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> Self:
@@ -363,32 +344,7 @@ class IncrementalClassifier:
         if isinstance(parameters["shrinkage"], list):
             parameters["shrinkage"] = tuple(parameters["shrinkage"])
         result = cls(**parameters)
-        kept = {key.removeprefix("statistics."): value for key, value in tensors.items() if key.startswith("statistics.")}
-        result.statistics_ = ClassStatistics.from_file(header["statistics"], kept, result.device)
-        result.n_features_in_ = result.statistics_.dim
-        result.privacy_ = result.privacy
-        if result.privacy_ is not None:
-            kept = {key.removeprefix("sums."): value for key, value in tensors.items() if key.startswith("sums.")}
-            result.sums_ = Sums.from_packed(header["private"], kept)
-            if (result.sums_.classes, result.sums_.dim) != (result.statistics_.classes, result.statistics_.dim):
-                raise ValueError("the noisy sums are of other classes than the statistics")
-            result.n_features_in_ = int(header["private"]["features"])
-        if header["features"]:
-            result.feature_names_in_ = np.array(header["features"], dtype=object)
-            if len(result.feature_names_in_) != result.n_features_in_:
-                raise ValueError("not every feature has a name")
-        result._latest = dict(zip(result.statistics_.classes, header["latest"], strict=True))
-        result._changed()
-        if "certificate" not in header and "head.weight" not in tensors:  # a class was removed from the file
-            return result  # the classifier is solved when it is needed
-        weight, bias, margins = (tensors[f"head.{name}"].to(result.device) for name in ("weight", "bias", "margins"))
-        if weight.shape != result.statistics_.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
-            raise ValueError(f"the weights have shape {tuple(weight.shape)}")
-        known = None
-        if header.get("expected"):
-            accuracy, (first, second), confusion = header["expected"]
-            known = Expected(float(accuracy), (int(first), int(second)), float(confusion))
-        result._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known))
+        classifier_file.fill(result, header, tensors)
         return result
 
     # ---- internal -----------------------------------------------------------------------------------------------------
