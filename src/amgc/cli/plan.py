@@ -238,7 +238,7 @@ def load_data(plan: Plan, shown: Quiet, quiet: bool) -> Dataset:
 def survey_data(plan: Plan, shown: Quiet) -> Dataset:
     """Return the data set for a dry run, without reading images, and print what a run would decode."""
     from amgc.data.cache import default_folder
-    from amgc.data.decode import Files
+    from amgc.data.image_files import Files
     from amgc.data.images import size_in_bytes
     from amgc.data.registry import survey
     from amgc.text import byte_size

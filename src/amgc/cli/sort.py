@@ -205,7 +205,7 @@ def pile_of(answer: Prediction, unsure: float, piles: dict[str, str]) -> str:
 
 def list_photos(folders: Sequence[str], into: Path) -> tuple[list[Path], list[tuple[str, str]]]:
     """Return the photos of folders except those below `into`, and files that are left out with the reason."""
-    from amgc.data.decode import list_files
+    from amgc.data.image_files import list_files
 
     home = into.resolve()
     found: dict[str, Path] = {}

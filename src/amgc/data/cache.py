@@ -31,7 +31,8 @@ import PIL
 import torch
 from numpy.typing import NDArray
 
-from amgc.data.decode import CorruptImageError, Files
+from amgc.data.decode import CorruptImageError
+from amgc.data.image_files import Files
 from amgc.data.images import InMemory, Mapped, Pixels, size_in_bytes
 from amgc.files import atomic, check_regular, read_json
 from amgc.text import byte_size

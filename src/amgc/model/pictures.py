@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from amgc.data.decode import CorruptImageError, decode_each, list_images, read_file, read_image, threads_for, to_pixels
+from amgc.data.decode import CorruptImageError, read_file, read_image, to_pixels
+from amgc.data.image_files import decode_each, list_images, threads_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
