@@ -26,7 +26,8 @@ from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.choice import Look
-from amgc.model.folder import VECTORS, Folder, ModelError
+from amgc.model.folder import Folder, ModelError
+from amgc.model.manifest import VECTORS
 from amgc.model.pictures import Frame, Picture, PictureError
 from amgc.model.vectors import Vectors
 from amgc.registry import is_file

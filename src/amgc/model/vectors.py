@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from amgc.data.vectors import SUFFIXES, Split, is_vector_file, read_vectors
-from amgc.model.folder import VECTORS, ModelError
+from amgc.model.folder import ModelError
+from amgc.model.manifest import VECTORS
 from amgc.model.pictures import Picture, PictureError
 
 if TYPE_CHECKING:
