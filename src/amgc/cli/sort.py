@@ -77,7 +77,7 @@ def sort(
     from amgc.model import Model
 
     opened = Model.open(model)
-    if reject is None and opened.info().changeable:  # a model from a trained head cannot tell
+    if reject is None and opened.info().changeable:  # a model from a trained head cannot estimate it
         reject = REJECT
     piles = folder_names(opened.classes)
     answers = opened.predict_each(photos, reject=reject or None)  # raises an error before any folder is created

@@ -41,7 +41,7 @@ class IncrementalClassifier(IncrementalStatistics):
         return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
 
     def _scored(self, X: Any) -> tuple[np.ndarray, Classifier]:
-        """Return scores (n, n_classes) and the classifier that they come from: one state, whatever other threads do."""
+        """Return scores (n, n_classes) and the solved classifier that gave them, which other threads do not change."""
         self._check_fitted()
         X = self._checked_rows(X)
         check_finite(X)

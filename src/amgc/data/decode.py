@@ -130,7 +130,7 @@ def _check_size(name: str, width: int, height: int, smallest: int) -> None:
     if max(width, height) > LONGEST * min(width, height):
         raise CorruptImageError(name, f"{shown}, one side more than {LONGEST} times the other")
     if min(width, height) < smallest:
-        raise CorruptImageError(name, f"{shown}, and {smallest} each way are the least", "remove it")
+        raise CorruptImageError(name, f"{shown}, and needs at least {smallest} each way", "remove it")
 
 
 def _too_large(name: str) -> CorruptImageError:
@@ -226,7 +226,7 @@ def shorter_side(image: Image, size: int) -> Image:
     """Return an image of any mode as RGB after Resize(size) and CenterCrop(size) of torchvision, as in PyCIL: bilinear, the
     same rounding.
 
-    Horizontally first, then vertically, each in a call of its own, because Pillow 13 chooses the order by the sizes. It rounds
+    Horizontally first, then vertically, in two separate calls, because Pillow 13 chooses the order by the sizes. It rounds
     in between, so the order changes some pixels by one, and `amgc export` relies on it.
     """
     from PIL import Image

@@ -15,7 +15,7 @@ from amgc.model.manifest import CLASSES, MANIFEST, Manifest
 from amgc.text import plural
 
 ROWS = 20  # classes that a notebook shows
-MOST = 512  # epsilon of a class; `gaussian_epsilon` overflows beyond
+MOST = 512  # maximum epsilon of a class; `gaussian_epsilon` overflows above it
 FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
 COVARIANCE = {
     "shared": "one covariance of the features, shared by all classes (the contribution of a forgotten class remains)",

@@ -20,7 +20,7 @@ CLASSES = "model classes"  # the kind of the file of the classes
 OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # files that belong to a model
 ROLES = ("extractor", "classes")
 VECTORS, FUNCTION = "vectors", "function"  # names of features without an extractor
-MOST = 10_000_000  # features, and pixels of a side: more are damage
+MOST = 10_000_000  # maximum number of features, and of pixels of a side; more means a damaged file
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Privacy:
 
 @dataclass(frozen=True)
 class _Made:
-    """What `Manifest.made` has at least."""
+    """The fields of `Manifest.made` that are checked."""
 
     by: str
     seed: int
@@ -58,7 +58,7 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Features:
-    """What `Manifest.features` has at least."""
+    """The fields of `Manifest.features` that are checked."""
 
     name: str
     options: dict[str, Any]
@@ -116,7 +116,7 @@ class Manifest:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What differs between two states of a folder. With the files: another model may have as many changes."""
+        """A value that differs between two states of a folder. Two models may have the same generation, but not equal files."""
         return self.generation, self.files, self.previous is None
 
     @property

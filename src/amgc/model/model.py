@@ -204,7 +204,7 @@ class Model:
         with self._latest() as state:
             edits.forget(self._folder, normal(label))
             self._state = State.read(self._folder, state).solved()
-            with suppress(OSError):  # the class is forgotten; whoever opens the model tries again
+            with suppress(OSError):  # the class is forgotten; the next process that opens the model tries again
                 self._state = self._state.write(self._folder, undoable=False)
         return self
 
@@ -231,7 +231,7 @@ class Model:
         return self
 
     def drop_previous(self) -> Model:
-        """Delete the state before the last change from the folder. The change can then not be undone."""
+        """Delete the state before the last change from the folder. The change can no longer be undone."""
         with self._latest():
             self._folder.drop_previous()
             self.refresh()
@@ -250,11 +250,11 @@ class Model:
 
     @property
     def state(self) -> State:
-        """What the model is now. It never changes; `restore` returns to it."""
+        """The current state. It is never modified, so `restore` can return to it."""
         return self._state
 
     def restore(self, state: State) -> Model:
-        """Make the model what `state` says: an earlier state of this model, or that of another one."""
+        """Replace the current state by an earlier one of this model, or by that of another model."""
         with self._latest() as now:
             self._state = changes.restored(state, now).write(self._folder)
         return self

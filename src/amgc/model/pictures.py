@@ -28,7 +28,7 @@ SMALLEST = 4  # minimum number of pixels of the shorter side
 
 
 class PictureError(CorruptImageError):
-    """An input cannot be used as an image. `path` is its path, or its number among the inputs."""
+    """An input cannot be used as a picture. `path` is its path, or its number among the inputs."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)

@@ -185,7 +185,7 @@ class State:
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
         classifier = self.classifier
         if isinstance(classifier, IncrementalClassifier) and classifier.statistics_.form == "lowrank":
-            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as whoever opens the folder gets it
+            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as in the file
         return replace(self, manifest=folder.change(changed, writers, undoable), classifier=classifier)
 
 
@@ -204,7 +204,7 @@ def _check_parameters(path: Path, manifest: Manifest) -> None:
         if dim is not None and chosen.get("centre") is not None and len(chosen["centre"]) != dim:
             raise ValueError(f"the centre has {len(chosen['centre'])} numbers for {dim} features")
     except DeviceError:
-        pass  # of another machine; whoever learns is told
+        pass  # a device of another machine; `learn` reports it
     except files.MISFITS as error:
         raise files.FileFormatError(f"{str(path)!r} is damaged: made.classifier does not fit ({error}).") from error
 

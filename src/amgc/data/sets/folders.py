@@ -120,7 +120,7 @@ def imagenet_subset(root: Path, options: SubsetOptions) -> Dataset:
 
     Of 1,000 classes, sorted by wnid, those at the positions listed in `imagenet-subset.txt` are used: the first 100
     after numpy's shuffle with seed 1993, as in PyCIL and its predecessors. Other lists are in use, and results do not
-    compare across lists. A folder of 100 classes is used as it is. Images are stored at 256 pixels, from which `Augment`
+    compare across lists. A folder of 100 classes is used unchanged. Images are stored at 256 pixels, from which `Augment`
     crops 224. For testing this equals PyCIL's Resize(256), CenterCrop(224). In training the random resized crop is taken
     from the stored square; PyCIL takes it from the whole photograph.
     """
@@ -215,7 +215,7 @@ def _classes(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     for part in folders:
         if not is_text(part.name):
             raise ValueError(f"the name of the class folder {str(part)!r} is not UTF-8, so no file can hold it; rename it.")
-    advice = "Each class has a folder of its own."
+    advice = "Each class needs its own folder."
     found = [(path, label) for label, part in enumerate(folders) for path in _images(part, advice)]
     return tuple(part.name for part in folders), found
 
