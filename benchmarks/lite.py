@@ -24,7 +24,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 from torch import Tensor, nn
 
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 from amgc.features import build
 from amgc.features.lite import read_published
 from amgc.model.extractors import encode_batches

@@ -35,7 +35,7 @@ from joblib import Parallel, delayed
 from sklearn.datasets import load_digits
 
 from amgc.core import calibration, typicality
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 from amgc.model import Model
 
 PARTS = ("heads", "features", "calibration", "novelty", "speed", "constants")

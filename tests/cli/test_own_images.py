@@ -221,9 +221,9 @@ def test_predictions_explain_the_fit_or_that_it_cannot_be_told(taught, capsys):
     capsys.readouterr()
     assert main(["predict", "few", "photos/dog/0 0.png", "--reject", "0.9"]) == 0
     told = capsys.readouterr().out
-    assert f"fit {DASH}: cannot be told" in told and "unknown" not in told
+    assert f"fit {DASH}: not available" in told and "unknown" not in told
     assert main(["evaluate", "few", "photos", "--reject", "0.9"]) == 0
-    assert f"Rejected: none. fit {DASH}: cannot be told" in capsys.readouterr().out
+    assert f"Rejected: none. fit {DASH}: not available" in capsys.readouterr().out
 
 
 def test_a_missing_image_is_named_and_the_others_are_predicted(taught, capsys):

@@ -12,7 +12,7 @@ from amgc import AMGCClassifier
 from amgc.core import typicality
 from amgc.core.directions import random_directions
 from amgc.core.statistics import ClassStatistics
-from amgc.core.typicality import NARROW, Distance, Typicality
+from amgc.core.typicality import NARROW, Distance, Typicality, projected
 
 pytestmark = pytest.mark.cpus
 
@@ -154,7 +154,7 @@ def test_the_far_features_change_nothing_but_what_they_find():
 def test_expected_distances_are_those_of_samples_that_were_left_out(counts, columns):
     features, labels, _ = shifted(3, counts, dim=12, few=6)
     whole = ClassStatistics(12, "full", dtype=torch.float64).update(features, labels)
-    part = whole.projected(torch.eye(12, dtype=torch.float64)[:, columns])
+    part = projected(whole, torch.eye(12, dtype=torch.float64)[:, columns])
     ridge = 0.5 * part.pooled().diagonal()
     distance = Distance(part, ridge, torch.ones(len(counts)), 0.0)
     expected = (distance.expected + distance.spread**2 / 2).exp().numpy()[distance.within.order.argsort()]
@@ -216,7 +216,7 @@ def test_projected_statistics_are_those_of_projected_features(form):
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 9)) + 4, np.arange(60) % 3
     directions = torch.tensor(rng.normal(size=(9, 4)))
-    found = ClassStatistics(9, form, 9, dtype=torch.float64).update(features, labels).projected(directions)
+    found = projected(ClassStatistics(9, form, 9, dtype=torch.float64).update(features, labels), directions)
     expected = ClassStatistics(4, "shared", dtype=torch.float64).update(features @ directions.numpy(), labels)
     assert found.classes == expected.classes and found.freedom == expected.freedom == 57
     assert torch.equal(found.count, expected.count)

@@ -11,7 +11,7 @@ from amgc.core import within as within_module
 from amgc.core.shared import Factor
 from amgc.core.shrinkage import pooled_covariance
 from amgc.core.statistics import ClassStatistics
-from amgc.core.within import Within, left_out
+from amgc.core.within import Within, dependence, left_out
 
 pytestmark = pytest.mark.cpus
 
@@ -99,8 +99,8 @@ def test_products_of_means_and_covariances_of_scores_are_those_of_the_samples(mo
     z = residuals @ inverse @ centred.T
     if form == "diagonal":  # correlations are not known: z varies as if there were none, times their average effect
         by_class = [np.diag((residuals[labels == k] ** 2).mean(0)) for k in order]
-        dependence = ClassStatistics(8, form, dtype=torch.float64).update(features, labels).dependence()
-        expected = dependence * np.array([centred @ inverse @ own @ inverse @ centred.T for own in by_class])
+        factor = dependence(ClassStatistics(8, form, dtype=torch.float64).update(features, labels))
+        expected = factor * np.array([centred @ inverse @ own @ inverse @ centred.T for own in by_class])
     elif form == "shared":  # all classes together, in proportion to the traces of their own covariances
         traces = np.array([(residuals[labels == k] ** 2).sum() / 6 for k in order]) / (np.trace(scatter) / 18)
         expected = traces[:, None, None] * (z.T @ z / 21)

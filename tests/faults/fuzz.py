@@ -42,7 +42,8 @@ from amgc.data import load
 from amgc.features import build
 from amgc.features.weights import load_extractor, read_weights, save_extractor
 from amgc.model import Model
-from amgc.model.folder import Folder, Manifest, digest
+from amgc.model.folder import Folder, digest
+from amgc.model.manifest import Manifest
 from amgc.report import load_run
 
 SECONDS = 30  # that a command may take with a damaged file

@@ -17,7 +17,7 @@ from amgc.cli.main import main
 from amgc.data import CorruptImageError, load
 from amgc.files import FileFormatError
 from amgc.model import Model
-from amgc.model.folder import Manifest
+from amgc.model.manifest import Manifest
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from amgc import tensor_files
 from amgc.cli.main import main
 from amgc.core.statistics import ClassStatistics
 from amgc.model import Model
-from amgc.model.folder import CLASSES, Manifest
 from amgc.model.info import read_info
+from amgc.model.manifest import CLASSES, Manifest
 from amgc.model.state import FixedHead, State
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from amgc.files import FileFormatError
 from amgc.model import Model
-from amgc.model.folder import Manifest
 from amgc.model.info import read_info
+from amgc.model.manifest import Manifest
 from amgc.model.state import FixedHead, State
 
 

@@ -94,7 +94,7 @@ def compare(
 ) -> Comparison:
     """Run each method on each data set, number of tasks and seed, as the command `amgc compare` does.
 
-    The runs are computed in processes of their own. Calling it again with the same settings computes what is missing.
+    Each run has its own process. Calling it again with the same settings computes what is missing.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ def configs_of(arguments: Sequence[str], settings: Mapping[str, Any]) -> Parsed:
         "features_options": _options("features_options", features_flags(choice), left),
         "machine": merged(preset.chosen_machine(), {name: left.pop(name) for name in MACHINE if name in left}),
     }
-    chosen = any(name in left for name in SPLIT)  # takes the place of all that the preset says about the split
+    chosen = any(name in left for name in SPLIT)  # replaces the whole split of the preset
     common |= {name: left.get(name) if chosen else getattr(preset, name) or None for name in SPLIT}
     common |= {name: left.get(name, getattr(preset, name)) for name in ("natural_order", "seed")}
     common["sizes"] = None if common["sizes"] is None else tuple(common["sizes"])

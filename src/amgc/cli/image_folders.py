@@ -14,7 +14,7 @@ SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders tha
 
 def images_of_class(label: str, given: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """List the image files of one class, from files and folders. Returns also what was left out."""
-    from amgc.data.decode import list_files
+    from amgc.data.image_files import list_files
 
     if not given:
         raise UsageError("specify at least one image: amgc learn MODEL --label CLASS IMAGE")
@@ -36,7 +36,7 @@ def images_of_class(label: str, given: Sequence[str]) -> tuple[dict[str, list[st
 
 def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """List the image files of each class. Returns also what was left out: other files, empty folders, images elsewhere."""
-    from amgc.data.decode import list_files, list_folders
+    from amgc.data.image_files import list_files, list_folders
 
     if not folders:
         raise UsageError("specify at least one folder of images.")
@@ -70,7 +70,7 @@ def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[
 
 def other_files(given: Sequence[str]) -> list[str]:
     """Describe the files of folders that are not images, one line for each reason."""
-    from amgc.data.decode import list_files
+    from amgc.data.image_files import list_files
 
     left: dict[str, list[str]] = {}
     for path in map(Path, given):

@@ -35,7 +35,7 @@ ClassFolders: TypeAlias = Annotated[
     Positional[tuple[str, ...]], several("FOLDER", "folders with one sub-folder per class, or files of vectors")
 ]
 Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
-UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks that amgc has no weights of
+UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks for which amgc has no weights
 LONG = 10.0  # seconds of learning from which on the expected time is printed
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WORST = 20  # classes and confusions to show
 FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
-TOO_FEW = f"fit {DASH}: cannot be told; the model has learned too few images, or has no class statistics"
+TOO_FEW = f"fit {DASH}: not available; the model has learned too few images, or has no class statistics"
 
 
 def predict(
@@ -107,7 +107,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class.
 
-    A model of vectors takes files as for `amgc learn`; of a file with test_x and test_y, these.
+    For a model of vectors, specify files as for `amgc learn`. If a file has test_x and test_y, these are used.
     """
     images: Mapping[str, Sequence[Any]]
     given_vectors = are_vectors(folders)

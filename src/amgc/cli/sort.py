@@ -77,7 +77,7 @@ def sort(
     from amgc.model import Model
 
     opened = Model.open(model)
-    if reject is None and opened.info().changeable:  # a model from a trained head cannot tell
+    if reject is None and opened.info().changeable:  # a model from a trained head cannot estimate it
         reject = REJECT
     piles = folder_names(opened.classes)
     answers = opened.predict_each(photos, reject=reject or None)  # raises an error before any folder is created
@@ -205,7 +205,7 @@ def pile_of(answer: Prediction, unsure: float, piles: dict[str, str]) -> str:
 
 def list_photos(folders: Sequence[str], into: Path) -> tuple[list[Path], list[tuple[str, str]]]:
     """Return the photos of folders except those below `into`, and files that are left out with the reason."""
-    from amgc.data.decode import list_files
+    from amgc.data.image_files import list_files
 
     home = into.resolve()
     found: dict[str, Path] = {}

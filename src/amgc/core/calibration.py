@@ -62,8 +62,8 @@ def _sharpness(leads: Tensor) -> float:
     """Return the s that minimises the mean of log Σ_j exp(s lead_j). Leads (..., K) are 0 for the true class.
 
     The mean is convex in s. Its derivative is bisected on a logarithmic scale. At the lower end, all classes are about equally
-    likely: leaving one of two samples out tells too little to go further. Leads far above 1 are those of classes that overlap,
-    whose means are known well.
+    likely: one left-out sample of two is too little evidence to go further. Leads far above 1 are those of classes that
+    overlap, whose means are known well.
     """
     low, high = 0.05 / max(float(leads.square().mean().sqrt()), 1.0), 1e4
     for _ in range(40):

@@ -48,7 +48,7 @@ def fill(statistics: ClassStatistics, header: dict[str, Any], tensors: dict[str,
     if len(index) != len(classes):
         raise ValueError("a class is listed twice")
     if statistics.form == "shared":
-        statistics._freedom = int(header["freedom"])
+        statistics._scatter.freedom = int(header["freedom"])
         symmetric.unpack_into(statistics._scatter.upper, tensors["scatter"].to(statistics.device))
     added = ADDED.get(statistics.form)
     if added and header.get("version", 1) != VERSION:

@@ -88,11 +88,11 @@ class Typicality:
             return
         self.far = None if far is None else list(far)
         if self.far is not None:
-            part = statistics.projected(one_hot(torch.tensor(self.far), statistics.dim).T.double())
+            part = projected(statistics, one_hot(torch.tensor(self.far), statistics.dim).T.double())
             self.apart = Distance(part, variance_level(part, "auto"), torch.ones(len(part)), FAR_REAL)
         self.directions = random_directions(statistics.dim, NARROW) if statistics.dim > WIDE else None
         if self.directions is not None:
-            statistics = statistics.projected(self.directions)
+            statistics = projected(statistics, self.directions)
         chosen = regularisation(statistics, None, "auto")
         # The ridge that is best to tell the classes apart may be smaller. On training photos of leaves, 50 a class, it found
         # left-out classes less well.
@@ -147,3 +147,20 @@ def _cosine(products: Tensor, lengths: Tensor, means: Tensor) -> Tensor:
 def _share_below(draws: Tensor, values: Tensor) -> Tensor:
     """Return the share of sorted draws below each value; never quite 0 or 1."""
     return (torch.searchsorted(draws, values).double() + 1) / (len(draws) + 2)
+
+
+def projected(statistics: ClassStatistics, directions: Tensor) -> ClassStatistics:
+    """Return the statistics of the features x @ directions (d, m), in "shared" form."""
+    result = ClassStatistics(directions.shape[1], "shared", dtype=torch.float64, device=statistics.device)
+    result.classes, result._index = list(statistics.classes), dict(statistics._index)
+    result._used = {"count": statistics.count.clone(), "mean": statistics.mean @ directions.to(statistics.mean)}
+    columns = directions.to(statistics.device, statistics.dtype)
+    within = statistics.shared().times(columns) if statistics.form == "shared" else statistics.pooled() @ columns
+    pooled = (columns.T @ within).double()
+    result._scatter.upper.copy_(pooled.triu() * statistics.freedom)
+    # The classes' own traces are known in all dimensions only; the directions keep their ratios on average.
+    sizes = statistics.sizes() if statistics.form == "shared" else statistics.covariances.variances().double().sum(1)
+    average = (sizes * (statistics.count - 1).to(sizes)).sum() / max(statistics.freedom, 1)
+    result._used["size"] = sizes * pooled.trace() / average.clamp_min(1e-300)
+    result._scatter.freedom = statistics.freedom
+    return result

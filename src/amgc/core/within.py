@@ -159,5 +159,16 @@ def _spreads(
         parts.append(pooled + share[row] * ((projected + projected.T) / 2 - pooled))
     stacked = torch.stack(parts) * used if parts else pooled.new_zeros(0, *pooled.shape)
     if statistics.form == "diagonal":  # independent features would vary less along the weights
-        stacked *= statistics.dependence()
+        stacked *= dependence(statistics)
     return stacked, size
+
+
+def dependence(statistics: ClassStatistics) -> float:
+    """Return by how much correlations increase the sum of squared covariances, at least 1, for statistics of form "diagonal".
+
+    Along random signs s, sᵀ S s varies by twice the squared off-diagonal entries of S, and by sampling.
+    """
+    share = (statistics.count - 1).double() / max(statistics.freedom, 1)
+    along, variances = (share.to(statistics.device) @ statistics._rows(name).double() for name in ("sketch", "diagonal"))
+    beyond = along.var() - 2 * along.mean().square() / max(statistics.freedom, 1)
+    return 1 + float(beyond.clamp_min(0) * statistics.dim**2 / 2 / variances.square().sum().clamp_min(1e-300))

@@ -24,7 +24,7 @@ from amgc.methods.contract import Method
 from amgc.methods.optional import ReshapesNetwork, RestoresStructure
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
-from amgc.model.folder import Manifest
+from amgc.model.manifest import Manifest
 from amgc.model.state import FixedHead, State
 from amgc.options import decode
 from amgc.registry import is_file

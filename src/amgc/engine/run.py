@@ -1,4 +1,4 @@
-"""Run a method on all tasks of a stream, in a folder of its own. `amgc.runs.folder` lists the files in it."""
+"""Run a method on all tasks of a stream, in its own folder. `amgc.runs.folder` lists the files in it."""
 
 from __future__ import annotations
 

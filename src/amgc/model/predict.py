@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from amgc.core.typicality import can_tell
 from amgc.features.extractor import Extractor
 from amgc.model.changes import Progress
 from amgc.model.folder import ModelError
-from amgc.model.pictures import Picture, PictureError
+from amgc.model.names import normal
+from amgc.model.pictures import Given, Picture, PictureError
 from amgc.model.state import FixedHead, State
 
 UNKNOWN = "unknown"
@@ -26,8 +27,8 @@ class Prediction:
 
     labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
     fit : how typical the image is of the first class: approximately the share of images of known classes that are less
-        typical of their own class. Near 0 for an image of no known class. None if it cannot be estimated, because there are
-        too few images or no class statistics.
+        typical of their own class. Near 0 for an image of no known class. None if there are too few images, or no class
+        statistics, to estimate it.
     rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
     source : path or number of the image.
     """
@@ -163,6 +164,24 @@ class Evaluation:
 
 def _or_none(share: float) -> float | None:
     return None if np.isnan(share) else share
+
+
+def labelled(
+    images: Given | Mapping[str, Given], labels: Sequence[str] | None, read: Callable[[Given], list[Picture]]
+) -> tuple[list[Picture], list[str]]:
+    """Return images and their labels, which are given by class or as two sequences. `read` makes a list of given images."""
+    if isinstance(images, Mapping):
+        if labels is not None:
+            raise ValueError("images are given by class, so there must be no labels.")
+        pairs = [(image, label) for label, own in images.items() for image in read(own)]
+        given, labels = [image for image, _ in pairs], [label for _, label in pairs]
+    elif labels is None:
+        raise ValueError("evaluate needs the labels of the images, or images by class as for learn_all.")
+    else:
+        given = read(images)
+    if len(given) != len(labels):
+        raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
+    return given, [normal(label) for label in labels]
 
 
 def evaluate(

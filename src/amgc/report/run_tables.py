@@ -16,7 +16,7 @@ from amgc.text import DASH, byte_size, duration, percent, printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MAX_TASKS = 8  # tasks that have a column of their own
+MAX_TASKS = 8  # maximum number of tasks with their own column
 RANKED = 5  # number of best and of worst classes that are listed
 
 

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 import amgc
 from amgc.core.expected import ENOUGH
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 from amgc.model import Info, Model
 from amgc.model.names import normal
 from amgc.serve import schemas
