@@ -177,6 +177,16 @@ def read_array(path: str | os.PathLike[str], name: str) -> list[float]:
     return values
 
 
+def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with a prefix before their names."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def without(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     import torch
 

@@ -48,7 +48,7 @@ def configs_of(arguments: Sequence[str], settings: Mapping[str, Any]) -> Parsed:
 
 
 def _options(name: str, flags: Sequence[Flag], left: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of data or features, with what `left` has of them, which is taken out of it."""
+    """Return the options of data or features: the defaults, replaced by `left[name]`, which is removed from `left`."""
     known = {flag.name: flag.default for flag in flags}
     given = left.pop(name, None) or {}
     if unknown := [option for option in given if option not in known]:

@@ -22,6 +22,7 @@ from amgc.engine.watch import Stopped
 from amgc.files import MISFITS, FileFormatError, misfit
 from amgc.methods.optional import DelaysCheckpoints, ReshapesNetwork
 from amgc.runs.folder import FIRST_TASK
+from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
@@ -215,16 +216,6 @@ def unpack(header: dict[str, Any], tensors: dict[str, Tensor], device: torch.dev
             parts = without(f"{name}/", tensors)
             state[name] = parts if kind == "network" else STATISTICS[kind].from_file(about["header"], parts, device)
     return state
-
-
-def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with a prefix before their names."""
-    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
-
-
-def without(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names have the prefix, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -193,7 +193,7 @@ def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     about = {"is": "FixedHead" if isinstance(state.classifier, FixedHead) else "AMGCClassifier", "classifier": header}
-    tensor_files.write(path, CLASSES, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
+    tensor_files.write(path, CLASSES, about, tensor_files.prefixed("classifier/", tensors))
 
 
 def _check_parameters(path: Path, manifest: Manifest) -> None:
@@ -213,7 +213,7 @@ def _read_classes(state: State, path: Path) -> State:
     header, tensors = tensor_files.read(path, CLASSES)
     try:
         kind = {"AMGCClassifier": IncrementalClassifier, "FixedHead": FixedHead}[header["is"]]
-        classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
+        classifier: Any = kind.from_packed(header["classifier"], tensor_files.without("classifier/", tensors))  # type: ignore[attr-defined]
         found = replace(state, classifier=classifier)
         dim = classifier.weight.shape[1] if isinstance(classifier, FixedHead) else classifier.n_features_in_
         if state.extractor is not None and dim != state.extractor.dim:
@@ -225,7 +225,3 @@ def _read_classes(state: State, path: Path) -> State:
         return found
     except files.MISFITS as error:
         raise files.misfit(path, error) from error
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
