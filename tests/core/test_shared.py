@@ -16,7 +16,6 @@ from reference import assert_close, few, spd, tensor
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from amgc.core import memory, scatter, shared, symmetric
-from amgc.core import statistics as statistics_module
 from amgc.core.covariance import SharedCovariance, enlarge
 from amgc.core.solver import solve, solve_head, solve_shared
 from amgc.core.statistics import ClassStatistics
@@ -36,7 +35,6 @@ def as_if_large():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric, "BLOCK", 5)
         patch.setattr(scatter, "ROWS", 7)
-        patch.setattr(statistics_module, "ROWS", 7)
         patch.setattr(shared, "DOUBLE_UP_TO", 0)
         yield
 

@@ -85,7 +85,7 @@ class IncrementalClassifier(IncrementalStatistics):
         that was never seen. With fewer than three samples beyond one a class, and for ``covariance="diagonal"``, nothing is
         known and all are 1.
 
-        far : indices of features that differ most in what is altogether different, such as those of a middle stage of a
+        far : indices of features that differ most in samples of another kind, such as those of a middle stage of a
             network. Their distance to the nearest class counts as well.
         """
         with self._lock():

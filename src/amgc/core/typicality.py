@@ -1,9 +1,10 @@
 """How typical a sample is of its class, from the class statistics alone: small for samples of classes that were never seen.
 
 Two questions, each answered by a p-value. Is the sample as near to its class's mean as samples of the class are? The
-Mahalanobis distance finds what is altogether different. Does it point towards the class's mean, as seen from the average of all
-means? The cosine in the same metric finds new classes among similar ones. If it is known which features differ most in what is
-altogether different, there is a third question: is the sample near any class in these? Stouffer's method joins the p-values.
+Mahalanobis distance finds samples of another kind. Does it point towards the class's mean, as seen from the average of all
+means? The cosine in the same metric finds new classes among similar ones. If it is known which features differ most in samples
+of another kind, there is a third question: is the sample near any class in these features? Stouffer's method joins the
+p-values.
 
 What samples of the known classes would give follows from leave-one-out in closed form (`amgc.core.within`).
 """
@@ -32,7 +33,7 @@ from amgc.core.within import Within
 # end, because classes differ.
 REAL = 0.38
 CORRELATION = 0.6  # that is assumed of distance and direction, as normal deviates; 0.4 to 0.7 on the training photographs
-# The same for the distance in the features that find what is altogether different, and its weight and correlation with the
+# The same for the distance in the features that find samples of another kind, and its weight and correlation with the
 # other two, joined, as normal deviates. Chosen on training photographs with those of lite0, 5 to 80 a class: 2 to 7 % of known
 # photos that were not learned are below 0.05.
 FAR_REAL, FAR_WEIGHT, FAR_CORRELATION = 0.25, 2.0, 0.7
@@ -79,7 +80,7 @@ class Distance:
 class Typicality:
     """Compares distances and directions of samples with those of the known classes.
 
-    far : indices of the features that differ most in what is altogether different, if they are known.
+    far : indices of the features that differ most in samples of another kind, if they are known.
     """
 
     def __init__(self, statistics: ClassStatistics, far: Sequence[int] | None = None) -> None:
@@ -98,7 +99,7 @@ class Typicality:
         # left-out classes less well.
         ridge = torch.maximum(chosen.ridge, variance_level(statistics, "auto"))
         self.near = Distance(statistics, ridge, chosen.keep, REAL)
-        if far is None:  # only this distance finds what is altogether different: rather reject more
+        if far is None:  # only this distance finds samples of another kind: reject more of them
             self.near.expected -= REAL**2 / 2
         within, spread = self.near.within, self.near.spread
         self.place = within.order.argsort()  # of each class in the order of `within`
