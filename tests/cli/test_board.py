@@ -137,5 +137,9 @@ def test_jobs_do_not_use_more_threads_than_the_user_allows(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("AMGC_DATA", "/somewhere")
     assert schedule.job_environment(["compare", "--all"], 8)["OMP_NUM_THREADS"] == "3"
-    told = schedule.job_environment(["compare", "--all"], 2)
-    assert (told["OMP_NUM_THREADS"], told["AMGC_DATA"], told["AMGC_COMMAND"]) == ("2", "/somewhere", '["compare", "--all"]')
+    output = schedule.job_environment(["compare", "--all"], 2)
+    assert (output["OMP_NUM_THREADS"], output["AMGC_DATA"], output["AMGC_COMMAND"]) == (
+        "2",
+        "/somewhere",
+        '["compare", "--all"]',
+    )

@@ -48,9 +48,9 @@ def test_a_dry_run_reads_no_image_writes_nothing_and_reports_what_would_be_decod
     with monkeypatch.context() as patch:
         patch.setattr(image_files, "decode", lambda path, size: pytest.fail("read"))
         assert main(["run", "folder:pics", *SMALL, "--dry-run"]) == 0
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         cache = f"decoded once into {own_cache / 'images'}, which takes 30.7 kB of disk"  # 40 × 3 × 16 × 16
-        assert f"data: 40 images will be {cache}" in told
+        assert f"data: 40 images will be {cache}" in output
         assert main(["run", "folder:pics", *SMALL, "--dry-run", "--data.cache", "False", "--data.on-corrupt", "skip"]) == 0
         assert "decoded once" not in capsys.readouterr().out
         assert main(["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--dry-run"]) == 0
@@ -121,8 +121,8 @@ def test_a_name_that_is_not_utf8_is_reported_before_anything_is_written(place, o
     if source == "link":
         Path("link").symlink_to(strange)
     assert main(["run", f"folder:{source}", *SMALL, "--out", "x"]) == 2
-    told = capsys.readouterr().err
-    assert "caf\\udce9' is not UTF-8" in told and "rename" in told
+    output = capsys.readouterr().err
+    assert "caf\\udce9' is not UTF-8" in output and "rename" in output
     assert not Path("x").exists() and list(own_cache.iterdir()) == []
 
 
@@ -147,7 +147,7 @@ def test_decoding_is_interrupted_at_once_and_leaves_nothing_behind(workers, own_
 
     monkeypatch.setattr(image_files, "decode", interrupted)
     assert main(["run", "folder:pics", *SMALL, "--data.workers", workers, "--out", "x"]) == 130
-    told = capsys.readouterr().err
-    assert "amgc: stopping …" in told and told.endswith("Stopped; nothing was written.\n")
+    output = capsys.readouterr().err
+    assert "amgc: stopping …" in output and output.endswith("Stopped; nothing was written.\n")
     assert count["decoded"] < 30 and not Path("x").exists()
     assert not [path for path in own_cache.rglob("*") if path.is_file()]

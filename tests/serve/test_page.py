@@ -88,11 +88,15 @@ def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, t
         assert re.fullmatch(r"about \d+ %", tab.text("quality-figure"))
         assert "of new pictures like these would be named correctly" in tab.text("quality-text")
 
-        told = tab.ask(drawn["meadow"][13])
-        assert told.startswith("meadow") and re.search(r"More typical than about \d+ % of pictures of what it knows\.", told)
+        output = tab.ask(drawn["meadow"][13])
+        assert output.startswith("meadow") and re.search(
+            r"More typical than about \d+ % of pictures of what it knows\.", output
+        )
         assert tab.evaluate("document.querySelectorAll('#answers > li:first-child .bars li').length") == 3
-        told = tab.ask(drawn["desert"][13])
-        assert told.startswith("Unlike anything it has learned") and "of pictures of what it knows are less typical." in told
+        output = tab.ask(drawn["desert"][13])
+        assert (
+            output.startswith("Unlike anything it has learned") and "of pictures of what it knows are less typical." in output
+        )
         tab.ask(drawn["sunset"][13])
         tab.teach("desert", drawn["desert"][:11])
         keep(tab, tmp_path, "taken", (1400, 360, 3840))
