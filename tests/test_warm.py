@@ -1,4 +1,4 @@
-"""The helper `warm`: what goes wrong in a process is not lost."""
+"""The helper `warm`: errors in a process are reported."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
-    """Two jobs at a time in processes of their own."""
+    """Two jobs at a time, each in its own process."""
     long = ["amgc", "finetune", *DIGITS, "--later.epochs", "400", "--jobs", "2"]
     environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", "-m", "amgc", "compare", *long]

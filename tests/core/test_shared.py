@@ -242,7 +242,7 @@ def test_matrices_that_would_not_fit_are_refused_with_the_size_that_would(monkey
     features, labels = _data()
     statistics = ClassStatistics(13, "shared").update(features, labels)
     monkeypatch.setattr(memory, "available", lambda device: 100)
-    assert solve_head(statistics, ridge=0.1).converged  # nobody asks for little
+    assert solve_head(statistics, ridge=0.1).converged  # small requests are not checked
     monkeypatch.setattr(memory, "NOTICED", 0)
     with pytest.raises(MemoryError, match="factor of a shared covariance in 13 dimensions needs"):
         solve_head(statistics, ridge=0.1)

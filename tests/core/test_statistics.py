@@ -118,7 +118,7 @@ def test_any_order_and_batch_size_equal_two_passes(form, seed, cuts, order, rank
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 1000])
 @pytest.mark.parametrize("form", FORMS)
 def test_features_far_from_zero_in_float32_keep_three_digits(form, size):
-    """With mean 1e4 and standard deviation 1, a sum of squares in float32 would be mere rounding."""
+    """With mean 1e4 and standard deviation 1, a sum of squares in float32 would consist of rounding errors only."""
     rng = np.random.default_rng(size)
     samples = 1000 if size > 1 else 400
     features = (rng.normal(size=(samples, 6)) @ rng.normal(size=(6, 6)) / 6**0.5 + 1e4).astype(np.float32)
@@ -564,7 +564,7 @@ def test_no_saved_byte_sequence_is_a_feature_row(tmp_path, form):
             for row in rows:
                 assert row.tobytes() not in content
                 assert row.astype(np.float32).tobytes() not in content
-        assert statistics.mean[0].numpy().tobytes() in content  # what is kept would be found
+        assert statistics.mean[0].numpy().tobytes() in content  # the search finds what is stored
 
 
 def _load(folder, header, tensors):

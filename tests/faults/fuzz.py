@@ -249,7 +249,7 @@ def mutate(count: int, seed: int) -> tuple[Counter[str], list[str]]:
 
 
 def _resign(path: Path, content: bytes, rng: random.Random) -> bool:
-    """Damage a file of the model as someone would who also corrects all checksums."""
+    """Damage a file of the model and correct all checksums."""
     folder = Folder("model")
     path.write_bytes(content)
     if path.suffix == ".json":

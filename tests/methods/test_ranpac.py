@@ -62,6 +62,6 @@ def test_there_are_20_projections_per_feature_by_default() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"projections": -1}, {"ridges": ()}, {"ridges": (0.0,)}, {"holdout": 1.0}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_hyper_parameters_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         RanPACHyper(**wrong)  # type: ignore[arg-type]
