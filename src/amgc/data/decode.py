@@ -171,34 +171,28 @@ def _register_heif() -> None:
         pillow_heif.register_heif_opener()
 
 
-def to_rgb(image: Image) -> Image:
-    """Return an image of any mode as RGB. 16-bit greys are scaled (a plain convert would clip them to white); transparent
-    images are put on white.
-    """
-    return _in_strips(image, image.width)
+def to_rgb(image: Image, width: int | None = None) -> Image:
+    """Return an image of any mode as RGB, its rows scaled to `width` pixels if it is given.
 
-
-def _in_strips(image: Image, width: int) -> Image:
-    """Return an image of any mode as RGB, its rows scaled to `width` pixels.
-
-    It is converted a few rows at a time: the values of 50 million pixels as float64 would take 0.4 GB.
+    16-bit greys are scaled (a plain convert would clip them to white); transparent images are put on white. A few rows are
+    converted at a time: the values of 50 million pixels as float64 would take 0.4 GB.
     """
     from PIL import Image
 
-    rows = max(1, STRIP // image.width)
+    width, rows = width or image.width, max(1, STRIP // image.width)
     if image.height <= rows:
-        return _scaled(_to_rgb(image), width)
+        return _strip_to_rgb(image, width)
     result = Image.new("RGB", (width, image.height))
     for top in range(0, image.height, rows):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        result.paste(_scaled(_to_rgb(strip), width), (0, top))
+        result.paste(_strip_to_rgb(strip, width), (0, top))
     return result
 
 
-def _scaled(image: Image, width: int) -> Image:
-    """Scale the rows of an image. Each depends on its own pixels only."""
+def _strip_to_rgb(image: Image, width: int) -> Image:
     from PIL import Image
 
+    image = _to_rgb(image)
     return image if image.width == width else image.resize((width, image.height), Image.Resampling.BILINEAR)
 
 
@@ -237,7 +231,7 @@ def shorter_side(image: Image, size: int) -> Image:
     else:
         width, height = max(size, int(size * width / height)), size
     left, top = round((width - size) / 2.0), round((height - size) / 2.0)
-    narrow = _in_strips(image, width)
+    narrow = to_rgb(image, width)
     scaled = narrow if narrow.height == height else narrow.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
 
