@@ -131,9 +131,12 @@ class IncrementalStatistics:
         """Add the sums of a lesson with noise."""
         assert self.privacy_ is not None
         self.privacy_.check(self.sums_.spent, exact.classes)
-        self.sums_ = copy.deepcopy(self.sums_).merge(release(exact, self.privacy_))
-        self.statistics_ = self.sums_.statistics()
+        self._set_sums(copy.deepcopy(self.sums_).merge(release(exact, self.privacy_)))
         self._learned(exact.classes)
+
+    def _set_sums(self, sums: Sums) -> None:
+        """Replace the noisy sums, and the statistics that follow from them."""
+        self.sums_, self.statistics_ = sums, sums.statistics()
 
     def forget(self, label: Label) -> Self:
         """Remove a class, as if it had never been seen."""
@@ -148,8 +151,7 @@ class IncrementalStatistics:
                 raise ValueError(
                     "the last class of a private classifier cannot be forgotten: the record of its budget would be lost."
                 )
-            self.sums_ = copy.deepcopy(self.sums_).remove(plain(label))
-            self.statistics_ = self.sums_.statistics()
+            self._set_sums(copy.deepcopy(self.sums_).remove(plain(label)))
         else:
             self.statistics_.remove(label)
         if not len(self.statistics_):  # as if nothing had ever been seen
@@ -213,8 +215,7 @@ class IncrementalStatistics:
         if not self._same_rows(other):
             raise ValueError("both classifiers must be private, with the same clip, directions and centre, or neither of them.")
         if self.privacy_ is not None:
-            self.sums_ = copy.deepcopy(self.sums_).merge(other.sums_)
-            self.statistics_ = self.sums_.statistics()
+            self._set_sums(copy.deepcopy(self.sums_).merge(other.sums_))
         else:
             self.statistics_.merge(other.statistics_)
         ahead = max(self._latest.values()) - max(other._latest.values())  # the newest classes of both are new
