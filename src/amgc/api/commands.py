@@ -144,7 +144,7 @@ def compare(
     works = [Work.of(cell) for cell in cells]
     line = ["compare", *given.methods, *flags_of(None, {name: value for name, value in own.items() if value}), *flags]
     screen = None if progress else Console(file=io.StringIO(), force_jupyter=False)
-    code = command.carry_out(given, Path(out), works, line, screen)
+    code = command.run_missing(given, Path(out), works, line, screen)
     if code == STOPPED:
         raise KeyboardInterrupt(f"stopped; the same call continues {str(out)!r}")
     if failed := [f"{one.cell}: {one.reason}" for one in works if one.state == "failed"]:

@@ -82,7 +82,7 @@ def sort(
     piles = folder_names(opened.classes)
     answers = opened.predict_each(photos, reject=reject or None)  # raises an error before any folder is created
     job = Sorting(photos, answers, Path(into), how, unsure, piles, left)
-    return show_plan(job) if dry_run else carry_out(job)
+    return show_plan(job) if dry_run else sort_photos(job)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Sorting:
         self.failed += 1
 
 
-def carry_out(job: Sorting) -> int:
+def sort_photos(job: Sorting) -> int:
     """Sort the photos and print a summary. Returns the exit code."""
     from amgc.cli.progress import bar, console
 
