@@ -20,6 +20,7 @@ from amgc.methods.registry import find
 from amgc.runs.folder import CHECKPOINT
 
 DIM, TESTS = 8, 3
+SOME_METHODS = ["amgc", "finetune", "ranpac"]  # class statistics, a network alone, matrices: for what the engine does for all
 
 
 def variant(monkeypatch: pytest.MonkeyPatch, method: str, **members: Any) -> None:

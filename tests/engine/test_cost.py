@@ -20,7 +20,6 @@ from amgc.methods.contract import PlainImages, Task
 from amgc.methods.ewc import EWC
 from amgc.runs.folder import CHECKPOINT
 
-SLOW = pytest.mark.slow
 COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
 FROZEN = {"extractor_lr": 0.0}
 
@@ -96,10 +95,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "gradients of single images": {"method": "ewc"},
     "gradients of batches": {"method": "ewc", "hyper": {"fisher": "batch"}},
 }
+MOMENTS = [(0, 1), (0, 6), (2, 1)]  # the first step, the end of task 1, the first step of the last task
 
 
-@pytest.mark.parametrize("kind", ["images", pytest.param("vectors", marks=SLOW)])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "kind"), [*((name, "images") for name in RUNS), ("trained", "vectors"), ("joint", "vectors")])
 def test_a_run_makes_exactly_the_passes_that_were_promised(
     name: str, kind: str, counts: dict[str, int], tmp_path: Path
 ) -> None:
@@ -109,8 +108,7 @@ def test_a_run_makes_exactly_the_passes_that_were_promised(
     assert counts["passed"] > 0
 
 
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("moment", [pytest.param((0, 1), marks=SLOW), pytest.param((0, 6), marks=SLOW), (1, 4), (2, 1)])
+@pytest.mark.parametrize(("name", "moment"), [*((name, (1, 4)) for name in RUNS), *(("trained", moment) for moment in MOMENTS)])
 def test_a_resumed_run_makes_exactly_the_passes_that_were_promised(
     name: str, moment: tuple[int, int], counts: dict[str, int], tmp_path: Path
 ) -> None:
