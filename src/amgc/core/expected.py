@@ -54,8 +54,8 @@ class ExpectedAccuracy(NamedTuple):
 def margin(accuracy: float, counts: Tensor) -> float:
     """Return how far an expected accuracy may be off, with this number of samples of each class (K,).
 
-    The binomial standard error as by Agresti and Coull, with two correct and two wrong answers more: it is not 0 for an accuracy
-    of 1. Classes count equally, so the smallest ones matter most.
+    The binomial standard error as by Agresti and Coull, with two correct and two wrong answers more, so it is not 0 for an
+    accuracy of 1. Classes count equally, so the smallest ones matter most.
     """
     samples = len(counts) ** 2 / float((1 / counts.double()).sum())
     share = (samples * accuracy + 2) / (samples + 4)
