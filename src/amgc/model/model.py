@@ -231,7 +231,8 @@ class Model:
                     self._state = changes.learn(state, lesson).write(self._folder)
         skipped = tuple((error.path, error.reason) for error in lesson.skipped)
         seconds = time.monotonic() - start
-        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated), held)
+        repeated, before = tuple(lesson.repeated), tuple(lesson.learned_before)
+        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, repeated, held, before)
 
     def _enough(self, state: State, lesson: changes.Lesson, hold: bool) -> tuple[changes.Lesson, dict[str, int]]:
         """Return what can be learned now, and the number of images by class that are held instead."""
