@@ -312,3 +312,26 @@ def test_a_run_that_logs_continues_to_log_and_another_can_begin_to(stopped):
         events = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload()
         assert [event.value for event in events.Scalars("task")] == [1, 2]
     assert figures(logs) == figures(plain)
+
+
+PARSERS = """
+import sys
+from importlib import import_module
+
+import tyro
+
+from amgc.cli.main import COMMANDS
+from amgc.cli.tyro_flags import quick
+
+for name in sys.argv[1:]:
+    module, function = COMMANDS[name][0].split(".")
+    tyro.extras.get_parser(quick(getattr(import_module(f"amgc.cli.{module}"), function)))
+    print(name, "typeguard" in sys.modules)
+"""
+
+
+def test_short_commands_do_not_import_typeguard():
+    """tyro checks defaults with it; the import takes longer than that of tyro."""
+    names = ("info", "forget", "predict", "learn", "sort")
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", PARSERS, *names], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == [f"{name} False" for name in names]

@@ -215,6 +215,15 @@ def test_images_with_the_same_pixels_count_once_and_are_named(capsys):
     assert Model.open("model").classes == {"cat": 6}
 
 
+def test_images_that_were_learned_in_an_earlier_call_are_named(capsys):
+    save("a", "cat", 6)
+    for _ in range(2):
+        assert main(["learn", "model", "--label", "cat", "a", *(QUICK if not Path("model").exists() else [])]) == 0
+    said = capsys.readouterr().out
+    assert "6 images had probably been learned before, by the same class, and count twice now" in said
+    assert said.count("a/cat 3.png") == 1
+
+
 def test_a_class_is_renamed_joined_and_both_are_undone(taught, capsys):
     assert main(["rename", taught, "dog", "wolf"]) == 0
     assert "Renamed 'dog' to 'wolf'." in capsys.readouterr().out

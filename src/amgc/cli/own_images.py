@@ -289,6 +289,12 @@ def describe_learned(learned: Learned, left_out: Sequence[str], known: int, noun
     if learned.repeated:
         again = plural(len(learned.repeated), "image")
         lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")
+    if learned.learned_before:
+        count = plural(len(learned.learned_before), "image")
+        lines.append(
+            f"{count} had probably been learned before, by the same class, and count twice now (`amgc undo` takes that back): "
+            f"{shortened(learned.learned_before)}"
+        )
     lines += [f"Left out: {text}" for text in left_out]
     return lines
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from amgc.core import classifier_file
 from amgc.core.classifier import Classifier
-from amgc.core.expected import BETTER, ENOUGH, MANY, ROUGH, ExpectedAccuracy
+from amgc.core.expected import ENOUGH, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
 from amgc.core.parameters import available, read_shrinkage
@@ -108,13 +108,13 @@ class IncrementalClassifier(IncrementalStatistics):
         fewer than ten samples of a class: that is too few to say.
         """
         self._check_fitted()
-        fewest = int(self.statistics_.count.min())
-        if len(self.statistics_) < 2 or fewest < ENOUGH:
+        counts = self.statistics_.count
+        if len(counts) < 2 or int(counts.min()) < ENOUGH:
             return None
         found = self._solved().solution.expected or self._solve().expected  # files of earlier versions do not have it
         assert found is not None
         first, second = (self.statistics_.classes[row] for row in found.pair)
-        return ExpectedAccuracy(found.accuracy, BETTER if fewest >= MANY else ROUGH, (first, second), found.confusion)
+        return ExpectedAccuracy(found.accuracy, margin(found.accuracy, counts), (first, second), found.confusion)
 
     @property
     def spent_(self) -> dict[Label, float]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Formats that are opened, by Pillow's names. Others are not: EPS starts Ghostscript; PDF, HDF5 or MPEG hold no single image.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+READERS = ("WebP", "Tiff", "Jpeg2K", "Avif")  # those of these formats that `Image.preinit` does not import
 # Suffixes and brands (bytes 8 to 12) of formats that may need an extra or a newer Pillow. Such files are always listed,
 # so that the error can say what is missing.
 OPTIONAL_SUFFIXES = (".heic", ".heif", ".hif", ".avif")
@@ -150,8 +152,7 @@ def formats() -> list[str]:
     """Return those of `FORMATS` that can be read: AVIF needs Pillow 11.3, HEIF pillow-heif; MPO is read by JPEG's reader."""
     from PIL import Image
 
-    _register_heif()
-    Image.init()
+    _import_readers()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
@@ -163,8 +164,14 @@ def suffixes() -> set[str]:
 
 
 @cache
-def _register_heif() -> None:
-    """Let Pillow read HEIC, if the extra `heic` is installed."""
+def _import_readers() -> None:
+    """Import Pillow's readers of `FORMATS`; `Image.init` would import three times as many. HEIC needs the extra `heic`."""
+    from PIL import Image
+
+    Image.preinit()
+    for name in READERS:
+        with suppress(ImportError):
+            import_module(f"PIL.{name}ImagePlugin")
     with suppress(ImportError):
         import pillow_heif
 

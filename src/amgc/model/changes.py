@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from amgc.core.incremental import IncrementalClassifier
+from amgc.core.repeated import LearnedBefore
 from amgc.model.folder import ModelError
 from amgc.model.manifest import FUNCTION, VECTORS
 from amgc.model.pictures import Picture, PictureError
@@ -32,6 +33,8 @@ class Learned:
     skipped : unreadable images, each with the reason.
     animated : animated images; only the first frame was used.
     repeated : images with the same pixels as another image of the same class in this call. Such images are learned once.
+    learned_before : images that their class has probably learned before, so that they count twice now. This can be told for
+        classes of few images only (`amgc.core.repeated`).
     held : number of images by class that are not learned yet, because there are too few (`Model.create(fewest=…)`).
     """
 
@@ -42,6 +45,7 @@ class Learned:
     seconds: float = 0.0
     repeated: tuple[str, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
+    learned_before: tuple[str, ...] = ()
 
     @property
     def images(self) -> int:
@@ -60,6 +64,7 @@ class Lesson:
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+    learned_before: list[str] = field(default_factory=list)
 
     def joined(self, later: Lesson) -> Lesson:
         """Return both lessons as one. What was skipped is that of the later one."""
@@ -69,7 +74,8 @@ class Lesson:
     def result(self, again: tuple[str, ...], held: dict[str, int], seconds: float) -> Learned:
         """Return the result of `Model.learn`."""
         skipped = tuple((error.path, error.reason) for error in self.skipped)
-        return Learned(self.added, again, skipped, tuple(self.animated), seconds, tuple(self.repeated), held)
+        repeated, before = tuple(self.repeated), tuple(self.learned_before)
+        return Learned(self.added, again, skipped, tuple(self.animated), seconds, repeated, held, before)
 
 
 class Held:
@@ -113,6 +119,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
     seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
+    earlier = _earlier(state, list(images))
     for rows, features, errors in state.encoded(given):
         if errors and on_corrupt == "error":
             raise errors[0][1]
@@ -127,6 +134,8 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
                 fresh.append(place)
                 seen.add(key)
                 lesson.added[labels[row]] = lesson.added.get(labels[row], 0) + 1
+                if key[1] and labels[row] in earlier and earlier[labels[row]](features[place]):
+                    lesson.learned_before.append(given[row].name)
         if fresh:
             lesson.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
         done += len(rows) + len(errors)
@@ -137,6 +146,15 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         raise ModelError(f"none of the {len(given)} {state.manifest.noun}s can be used; the first: {first}") from first
     lesson.classifier.finish()
     return lesson
+
+
+def _earlier(state: State, labels: Sequence[str]) -> dict[str, LearnedBefore]:
+    """Return for the classes of a lesson what tells whether an image was learned before, where it can be told."""
+    if not isinstance(state.classifier, IncrementalClassifier) or state.private:
+        return {}
+    statistics = state.classifier.statistics_
+    found = {label: LearnedBefore(statistics, label) for label in labels if label in statistics}
+    return {label: one for label, one in found.items() if one.can_tell}
 
 
 def _check_budget(state: State, labels: Sequence[str]) -> None:

@@ -130,6 +130,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
             known_before=bool(learned.again),
             skipped=skipped,
             repeated=list(learned.repeated),
+            learned_before=list(learned.learned_before),
             seconds=learned.seconds,
         )
 
