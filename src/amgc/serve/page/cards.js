@@ -417,6 +417,7 @@ async function undo() {
     await look();
     if (isName && lastName.views) cards.find((card) => card.label === lastName.from)?.adopt(lastName.views);
     lastName = null;
+    for (const card of cards) card.find(".thumbs").hidden = !card.find(".thumbs").children.length;
   }
   if (done) say(place, `Undone: ${done.undone}.`);
 }
