@@ -265,6 +265,15 @@ def test_a_link_is_not_moved_and_a_photo_that_is_there_stays(tmp_path):
     assert (source / "b.jpg").read_bytes() == PHOTOS["b.jpg"]
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_a_photo_that_is_there_through_a_linked_folder_stays(tmp_path, how):
+    source = photos(tmp_path / "pictures/cat")
+    (tmp_path / "same").symlink_to(tmp_path / "pictures")
+    with Mover(tmp_path / "same", how) as mover:
+        assert mover.put(source / "a.jpg", "cat") is None
+    assert contents(tmp_path / "pictures") == WANTED
+
+
 def test_names_that_are_not_utf_8_are_sorted_and_put_back(tmp_path):
     source, into = tmp_path / "photos", tmp_path / "sorted"
     source.mkdir()

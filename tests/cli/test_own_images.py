@@ -171,6 +171,16 @@ def test_a_first_learn_that_fails_keeps_what_another_process_has_taught_meanwhil
     assert list(Model.open("model").classes) == ["owl"]
 
 
+def test_every_image_that_could_not_be_used_is_named(capsys):
+    folder("photos", "cat")
+    names = [f"photos/cat/damaged {number}.png" for number in range(12)]
+    for name in names:
+        Path(name).write_text("no image")
+    assert main(["learn", "model", "photos", *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "12 images could not be used:" in said and all(f"  {name}: " in said for name in names)
+
+
 def test_images_that_were_not_learned_are_reported(capsys):
     folder("photos", "cat", "dog")
     Path("photos/bad").mkdir()
@@ -178,7 +188,7 @@ def test_images_that_were_not_learned_are_reported(capsys):
     Image.new("RGB", (16, 16)).save("photos/loose.png")
     assert main(["learn", "model", "photos", *QUICK]) == 0
     output = capsys.readouterr().out
-    assert "none of their images could be used: bad" in output and "photos (1 image outside sub-folders)" in output
+    assert "none of their images could be used: bad" in output and "photos/loose.png (outside sub-folders)" in output
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet32", "convnet"])

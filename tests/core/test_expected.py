@@ -33,7 +33,7 @@ def test_the_margin_covers_the_chance_of_as_many_samples_as_were_learned():
     for share, counts in ((0.85, [20] * 5), (0.5, [10, 40]), (0.98, [12] * 3)):
         drawn = np.mean([rng.binomial(count, share, 20_000) / count for count in counts], axis=0)
         by_chance = margin(share, torch.tensor(counts)) - MODEL
-        assert (np.abs(drawn - share) <= by_chance).mean() >= 0.95 and by_chance <= 4 * drawn.std()
+        assert (np.abs(drawn - share) <= by_chance).mean() >= 0.95 and by_chance <= 6 * drawn.std()
 
 
 def test_the_margin_is_that_of_the_smallest_classes_and_not_zero_for_an_accuracy_of_one():

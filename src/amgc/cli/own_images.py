@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
 from amgc.cli.image_folders import images_by_class, images_of_class
-from amgc.cli.output import SHOWN, print_json, shortened, show, show_table
+from amgc.cli.output import print_json, shortened, show, show_table
 from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
 from amgc.cli.tyro_flags import several
 from amgc.runs.folder import RUN
@@ -283,9 +283,7 @@ def describe_learned(learned: Learned, left_out: Sequence[str], known: int, noun
         lines.append(f"Only the first frame of {animated} was used: {shortened(learned.animated)}")
     if learned.skipped:
         lines.append(f"{plural(len(learned.skipped), noun)} could not be used:")
-        lines += [f"  {path}: {reason}" for path, reason in learned.skipped[:SHOWN]]
-        if len(learned.skipped) > SHOWN:
-            lines.append(f"  and {len(learned.skipped) - SHOWN:,} more")
+        lines += [f"  {path}: {reason}" for path, reason in learned.skipped]
     if learned.repeated:
         again = plural(len(learned.repeated), "image")
         lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")

@@ -40,10 +40,10 @@ watch(({ classes, quality, enough, changeable }) => {
     const low = Math.max(0, quality.accuracy - quality.margin), high = Math.min(1, quality.accuracy + quality.margin);
     figure = `about ${percent(quality.accuracy)}`;
     text = `of new ${noun()}s like these would be named correctly; it may be ${percent(low).replace("\u00a0%", "")} to ${percent(high)}.`;
-    if (quality.margin < 0.15 && quality.confusion >= 0.01) {
+    if (quality.margin < 0.2 && quality.confusion >= 0.01) {
       const [one, other] = quality.confused;
       pair = `It confuses “${one}” and “${other}” most: about ${percent(quality.confusion)} of one pass for the other. More ${noun()}s of these help most.`;
-    } else if (quality.margin >= 0.15) pair = `With more ${noun()}s of each class it can say more.`;
+    } else if (quality.margin >= 0.2) pair = `With more ${noun()}s of each class it can say more.`;
   } else if (!changeable) text = "This model cannot tell: it has no statistics of its classes.";
   else if (classes.length < 2) text = "That can be said when it knows two classes.";
   else text = `Too few ${noun()}s to say: each class needs ${enough} or more.`;

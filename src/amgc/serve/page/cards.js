@@ -49,7 +49,7 @@ class Card {
     const words = {
       ".name": `Name of the class ${this.label}`, ".files": `Choose pictures of ${this.label}`, ".folder": `Choose a folder of pictures of ${this.label}`,
       ".camera": `Camera for ${this.label}`, ".forget": `${this.known ? "Forget" : "Remove"} ${this.label}`, ".hold": `Hold to record ${this.label}`,
-      ".done": `Close the camera for ${this.label}`, video: `What the camera sees, for ${this.label}`, ".thumbs": `Pictures of ${this.label} of this visit`,
+      ".done": `Done with the camera for ${this.label}`, video: `What the camera sees, for ${this.label}`, ".thumbs": `Pictures of ${this.label} of this visit`,
       progress: `Progress of learning ${this.label}`,
     };
     for (const [selector, text] of Object.entries(words)) this.find(selector).setAttribute("aria-label", text);
@@ -417,6 +417,7 @@ async function undo() {
     await look();
     if (isName && lastName.views) cards.find((card) => card.label === lastName.from)?.adopt(lastName.views);
     lastName = null;
+    for (const card of cards) card.find(".thumbs").hidden = !card.find(".thumbs").children.length;
   }
   if (done) say(place, `Undone: ${done.undone}.`);
 }
