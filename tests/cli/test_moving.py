@@ -100,9 +100,11 @@ def contents(folder: Path) -> list[bytes]:
 
 
 WANTED = sorted(PHOTOS.values())
+SLOW_WAYS = [("move", True), ("copy", False), ("link", False)]  # a full disk and Ctrl-C are tested between file systems, too
+WAYS = [("move", False), *(pytest.param(*way, marks=pytest.mark.slow) for way in SLOW_WAYS)]
 
 
-@pytest.mark.parametrize(("how", "apart"), [("copy", False), ("move", False), ("move", True), ("link", False)])
+@pytest.mark.parametrize(("how", "apart"), WAYS)
 def test_killed_at_any_step_no_photo_is_lost_and_sorting_and_undoing_go_on(tmp_path, monkeypatch, how, apart):
     for number in range(1, 500):
         source, into = photos(tmp_path / f"{number}/photos"), tmp_path / f"{number}/sorted"
@@ -133,7 +135,7 @@ def test_killed_at_any_step_no_photo_is_lost_and_sorting_and_undoing_go_on(tmp_p
     assert number > 15
 
 
-@pytest.mark.parametrize(("how", "apart"), [("copy", False), ("move", False), ("move", True), ("link", False)])
+@pytest.mark.parametrize(("how", "apart"), WAYS)
 def test_an_undo_that_is_killed_at_any_step_can_be_repeated(tmp_path, monkeypatch, how, apart):
     for number in range(1, 500):
         source, into = photos(tmp_path / f"{number}/photos"), tmp_path / f"{number}/sorted"

@@ -57,6 +57,7 @@ def tree(tmp_path, drawn) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_page_says_when_there_are_too_few_pictures_to_tell_what_is_typical(tab, drawn, model, tmp_path):
     Model.open(model).learn_all({kind: drawn[kind][:2] for kind in ("meadow", "night")})
     with server(model, home=tmp_path) as served:
@@ -126,6 +127,7 @@ def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, t
         assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_a_dropped_folder_of_folders_becomes_cards_and_one_undo_takes_all_back(tab, tree, model, tmp_path):
     with server(model, home=tmp_path) as served:
         tab.visit(served.address)

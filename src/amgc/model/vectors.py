@@ -58,7 +58,7 @@ class Vectors:
             array = np.empty((0, self.dim))
             if rows:
                 array = np.stack(found) if self.name == VECTORS else self._computed(found)
-            yield rows, torch.from_numpy(array), errors
+            yield rows, torch.tensor(array), errors  # in torch's memory: see tensor_files._copies
 
     def _checked(self, given: Picture) -> NDArray[Any]:
         if len(given.source) != self.dim:
