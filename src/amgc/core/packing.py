@@ -28,8 +28,11 @@ def header(statistics: ClassStatistics) -> dict[str, Any]:
     return about | ({"version": VERSION} if statistics.form in ADDED else {})
 
 
-def tensors(statistics: ClassStatistics, exact: bool) -> dict[str, Tensor]:
-    """Return the tensors of a file. With `exact` nothing is rounded."""
+def tensors(statistics: ClassStatistics, *, exact: bool = False) -> dict[str, Tensor]:
+    """Return the tensors of a file: upper triangles of symmetric matrices, and factors as correlations in half precision.
+
+    With `exact` factors are not rounded, for a run that must continue bit-identically.
+    """
     found = {name: statistics._rows(name) for name in statistics._used}
     if statistics.form == "lowrank" and not exact:
         found["factor"] = (found["factor"] / _deviation(found["diagonal"])).half()

@@ -341,16 +341,8 @@ class ClassStatistics:
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
 
-    def header(self) -> dict[str, Any]:
-        """Return what `from_file` needs besides the tensors, for JSON."""
-        return packing.header(self)
-
-    def tensors(self, *, exact: bool = False) -> dict[str, Tensor]:
-        """Return the tensors of a file: upper triangles of symmetric matrices, and factors as correlations in half precision.
-
-        With `exact` factors are not rounded, for a run that must continue bit-identically.
-        """
-        return packing.tensors(self, exact)
+    header = packing.header
+    tensors = packing.tensors
 
     @classmethod
     def from_file(
