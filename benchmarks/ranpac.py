@@ -79,8 +79,9 @@ def stream(tasks: int, each: int) -> tuple[list[Block], Block]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true")
-    quick = arguments.parse_args().quick
-    width, tasks, each = (600, 2, 40) if quick else (5000, 3, 500)
+    arguments.add_argument("--tasks", type=int, default=3)
+    chosen = arguments.parse_args()
+    width, tasks, each = (600, 2, 40) if chosen.quick else (5000, chosen.tasks, 500)
     with kept("ranpac"), torch.no_grad():
         blocks, (tests, labels) = stream(tasks, each)
         entry = find("ranpac")
