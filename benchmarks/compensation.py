@@ -44,8 +44,8 @@ ROWS |= {
     for margin in (0.0, 0.4)
 }
 LDC = {
-    "ldc, random start, 20 epochs": {},
-    "ldc, random start, 200 epochs": {"second": {"epochs": 200}},
+    "ldc, random start, 20 epochs": {"initial": "random"},
+    "ldc, random start, 200 epochs": {"initial": "random", "second": {"epochs": 200}},
     "ldc, from the identity, 20 epochs": {"initial": "identity"},
 }
 
