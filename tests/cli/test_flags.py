@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amgc.cli import presets
-from amgc.cli.flags import parse
+from amgc.cli.flags import PHASES, parse
 from amgc.cli.main import main
 from amgc.data import data_sets
 from amgc.features import extractors
@@ -124,11 +124,12 @@ def test_help_names_every_hyper_parameter_with_its_source(name, capsys, monkeypa
     assert main(["run", "cifar100", "--method", name, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     entry = find(name)
-    for own in (field for field in fields(entry.hyper) if field.name not in ("first", "later")):
+    for own in (field for field in fields(entry.hyper) if field.name not in PHASES):
         assert f"--{own.name.replace('_', '-')}" in text and own.metadata["help"] in text
         source = own.metadata["source"] or "ours"
         assert (source if getattr(entry.hyper, own.name) == own.default else f"{name}'s own") in text
     assert "--first.epochs" in text and "--later.extractor-lr" in text
+    assert ("--second.epochs" in text) == hasattr(entry.hyper, "second")
 
 
 @pytest.mark.parametrize("name", presets.names())

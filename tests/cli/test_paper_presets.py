@@ -27,8 +27,8 @@ ABLATED = ("sblc", "sbndbolc", "sbgc", "dblc", "dbgc", "dbgc-sm")  # the other r
 # What these presets say about single methods, in full: everything else is the method's own default.
 SAID = {
     "cifar100": {"ewc"},
-    "tiny-imagenet": {"ewc", "il2a"},
-    "imagenet-subset": {"ewc", "acil", "ds-al", "pass"},
+    "tiny-imagenet": {"ewc", "il2a", "sdc", "adc", "ldc", "dpcr", "amgc-drift"},
+    "imagenet-subset": {"ewc", "acil", "ds-al", "pass", "dpcr", "efc", "efc++"},
 }
 
 

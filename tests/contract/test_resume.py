@@ -84,7 +84,7 @@ def stop_and_resume(method: str, moments: list[tuple[int, int]], finished: Path,
 def test_a_stop_is_saved_at_the_step_of_the_request(method: str, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(tiny.config(method), tmp_path, StopAt(0, 2), tiny.images())
-    assert read(tmp_path / CHECKPOINT)[0]["position"] == {"task": 0, "step": 2, "begun": True}
+    assert read(tmp_path / CHECKPOINT)[0]["position"] == {"task": 0, "step": 2, "begun": True, "stage": 0, "earlier": 0}
 
 
 def test_a_checkpoint_after_every_step_changes_nothing(method: str, finished: Path, tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def _fail_in_end(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
     kind = find(method).kind
     whole = kind.end
 
-    def end(self: Method[Any], at: Task, features: Any) -> None:
-        whole(self, at, features)
+    def end(self: Method[Any], at: Task, features: Any, generator: Any) -> None:
+        whole(self, at, features, generator)
         if at.index == task:
             raise AccidentError
 

@@ -109,10 +109,10 @@ def test_only_a_method_that_says_so_sees_old_images(method: str, tmp_path: Path,
         seen.update((self.task.index, int(label)) for label in batch.labels if label < len(self.task.seen))
         return whole_loss(self, batch)
 
-    def end(self: Any, task: Task, features: Any) -> None:
+    def end(self: Any, task: Task, features: Any, generator: torch.Generator) -> None:
         features = list(features)
         seen.update((task.index, int(label)) for _, labels in features for label in labels)
-        whole_end(self, task, iter(features))
+        whole_end(self, task, iter(features), generator)
 
     monkeypatch.setattr(kind, "loss", loss)
     monkeypatch.setattr(kind, "end", end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from amgc.engine import session as session_module
 from amgc.engine.cost import Cost, estimate
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
-from amgc.methods.contract import PlainImages, Task
+from amgc.methods.contract import Task, TaskImages
 from amgc.methods.ewc import EWC
 from amgc.runs.folder import CHECKPOINT
 
@@ -35,16 +35,11 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     counts, studies = {"trained": 0, "passed": 0}, [0]
     whole, whole_collect = session_module.make_network, EWC.collect
 
-    def collect(self: EWC, task: Task, images: PlainImages) -> None:
+    def collect(self: EWC, task: Task, images: TaskImages, generator: torch.Generator) -> None:
         """Count the images that it gets, because its gradients are functional and no hook sees single images."""
-
-        def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            for batch, labels in images.batches(size):
-                counts["trained"] += len(labels)
-                yield batch, labels
-
+        counts["trained"] += len(images.labels)
         studies.append(1)
-        whole_collect(self, task, PlainImages(batches, images.sum))
+        whole_collect(self, task, images, generator)
         studies.pop()
 
     def make_network(*arguments: Any) -> Any:
@@ -94,6 +89,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "side branches": {"method": "ssre"},
     "gradients of single images": {"method": "ewc"},
     "gradients of batches": {"method": "ewc", "hyper": {"fisher": "batch"}},
+    "features of two networks": {"method": "sdc"},
+    "a second stage": {"method": "ldc"},
 }
 MOMENTS = [(0, 1), (0, 6), (2, 1)]  # the first step, the end of task 1, the first step of the last task
 

@@ -163,7 +163,8 @@ def logged(session: Session) -> Iterator[None]:
     if not names or not session.processes.is_first:
         yield
         return
-    config, sizes, begun = session.config.to_json(), session.stream.sizes, moment(session.lines, session.position.step)
+    config, sizes, position = session.config.to_json(), session.stream.sizes, session.position
+    begun = moment(session.lines, position.earlier + position.step)
     loggers: list[Logger] = []
     complete, inner = False, session.watch
     try:

@@ -46,8 +46,8 @@ class Exact(AMGC[ExactHyper]):
     def phase(self, task: Task) -> Phase:
         return self.hyper.first if task.is_first else FROZEN
 
-    def end(self, task: Task, features: Features) -> None:
-        super().end(task, features)
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
+        super().end(task, features, generator)
         if self.phase(task).epochs:
             return
         solved = solver.solve_head(
@@ -89,7 +89,7 @@ class Closed(Frozen[ClosedHyper]):
         super().__init__(hyper, network, device)
         self.statistics = statistics.ClassStatistics(network.dim, "shared", device=device)
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         for rows, labels in features:
             self.statistics.update(rows, labels)
         solved = solver.solve_head(self.statistics, margin=0.0, ridge="auto" if self.hyper.ridge is None else self.hyper.ridge)
