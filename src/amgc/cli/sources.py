@@ -207,4 +207,4 @@ def unfinished(model: str, chosen: dict[str, Any]) -> bool:
     from amgc.files import plain_json
     from amgc.model.sharded import SHARDS, Kept
 
-    return Kept(Path(model) / SHARDS, {}).found.get("chosen") == plain_json(chosen)
+    return bool(Kept(Path(model) / SHARDS, {}).found.get("chosen") == plain_json(chosen))

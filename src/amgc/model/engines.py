@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 from collections import deque
@@ -103,7 +104,7 @@ class OnRay:
         where = self.address or os.environ.get("RAY_ADDRESS") or "local"
         local: dict[str, Any] = {}
         if where == "local":
-            local = {"include_dashboard": False, "num_cpus": max(1, round(self.jobs * self.cpus))}
+            local = {"include_dashboard": False, "num_cpus": math.ceil(self.jobs * self.cpus) + 1}  # one for Ray Data
         try:
             ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, ValueError, RuntimeError) as error:

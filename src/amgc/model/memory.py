@@ -32,10 +32,10 @@ def of_worker(state: State, classes: int = CHUNK) -> int:
     """Return the bytes of a worker for shards with so many classes: process, extractor, a chunk of images, and twice the
     statistics of a shard, which are packed to be sent.
     """
-    own = PROCESS + 2 * statistics(state, classes, torch.float32)
+    own: int = PROCESS + 2 * statistics(state, classes, torch.float32)
     if not isinstance(state.extractor, Extractor):
         return own
-    weights = sum(tensor.nbytes for tensor in state.extractor.state_dict().values())
+    weights = sum(int(tensor.nbytes) for tensor in state.extractor.state_dict().values())
     return own + weights + CHUNK * IMAGE + 4 * ACTIVATIONS * PIXELS
 
 

@@ -187,12 +187,20 @@ def joined(parts: Sequence[Evaluation]) -> Evaluation:
     for part in parts:
         for name, count in part.unseen.items():
             unseen[name] = unseen.get(name, 0) + count
-    arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in ("confidence", "correct", "fit", "unseen_fit")
-    }
-    skipped = tuple(one for part in parts for one in part.skipped)
-    confusion = np.sum([part.confusion for part in parts], axis=0)
-    return replace(first, confusion=confusion, unseen=unseen, skipped=skipped, **arrays)
+
+    def array(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    return replace(
+        first,
+        confusion=np.sum([part.confusion for part in parts], axis=0),
+        confidence=array("confidence"),
+        correct=array("correct"),
+        fit=array("fit"),
+        unseen_fit=array("unseen_fit"),
+        unseen=unseen,
+        skipped=tuple(one for part in parts for one in part.skipped),
+    )
 
 
 def _or_none(share: float) -> float | None:

@@ -159,13 +159,14 @@ def collect(
     total = sum(shard.size for shard in shards)
     share = sum(shard.size for number, shard in enumerate(shards) if number < merged.done or number in ready)
 
-    def advance() -> None:
+    def advance(fresh: dict[int, Part]) -> None:
+        """Merge what is next. `fresh` are parts that are in memory still."""
         while merged.done in ready or merged.done in failed:
             number = merged.done
             if number in failed:
                 merged.bad.append([shards[number].name, failed[number]])
             else:
-                part = read_part(kept.part(number), job, shards[number])
+                part = fresh.get(number) or read_part(kept.part(number), job, shards[number])
                 _check_names(state, merged, part)
                 merged.add(part)
             merged.done += 1
@@ -173,9 +174,10 @@ def collect(
         finished = merged.done + sum(number >= merged.done for number in ready)
         progress(Progress(finished, len(shards), merged.images, share / max(total, 1)))
 
-    advance()
+    advance({})
     waiting = [(number, shards[number]) for number in range(merged.done, len(shards)) if number not in ready]
     for number, found in engine(job, waiting):
+        fresh = {}
         if isinstance(found, str):
             if on_bad_shard == "error":
                 count = merged.done + sum(one >= merged.done for one in ready)
@@ -185,11 +187,10 @@ def collect(
                 )
             failed[number] = found
         else:
-            kept.put(number, found)
-            read_part(kept.part(number), job, shards[number])  # raises an error now, not when its turn comes
+            fresh[number] = read_part(kept.put(number, found), job, shards[number])
             ready.add(number)
         share += shards[number].size
-        advance()
+        advance(fresh)
     if merged.done < len(shards):
         raise ModelError(f"the workers ended before shard {shards[merged.done].name!r} was done; repeat the command.")
     if not merged.images:
