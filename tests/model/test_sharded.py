@@ -265,9 +265,8 @@ def test_processes_give_the_same_bits_and_survive_a_killed_worker(tmp_path, shar
     two.learn_shards(shards, Processes(2))
     assert bits(one) == bits(two)
     killer = rows("cat", fault="killed")
-    with pytest.raises(ModelError, match="its worker was killed 3 times"):
-        three.learn_shards([*shards[:2], killer], Processes(2))
-    assert three.learn_shards([*shards[:2], killer], Processes(2), on_bad_shard="skip").images == 10
+    learned = three.learn_shards([shards[0], killer], Processes(2), on_bad_shard="skip")
+    assert learned.images == 5 and "its worker was killed 3 times" in learned.bad_shards[0][1]
 
 
 @pytest.mark.slow
