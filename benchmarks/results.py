@@ -1,6 +1,6 @@
 """Fill the pages that quote measured figures, from benchmarks/pages/*.md and the kept output in benchmarks/results/*.txt.
 
-    python benchmarks/results.py          # writes docs/results.md, docs/fast.md, their plots (SVG) and README.md's table
+    python benchmarks/results.py          # writes docs/results.md, fast.md and scale.md, plots (SVG) and README.md's table
     python benchmarks/results.py --check  # only reports which of them are out of date; exit code 1 if any is
 
 Edit the text in benchmarks/pages/ (Jinja), not in the generated pages. Figures are looked up by the row names that the
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _kept import kept
+from _kept import RESULTS, kept
 from _photo_plot import photos_plot
 from _privacy_plot import privacy_plot
 from ablation import DOUBTFUL, cells
@@ -187,6 +187,7 @@ def filled(template: str) -> str:
     }
     environment.globals |= {
         "kept": kept,
+        "has": lambda name: (RESULTS / f"{name}.txt").is_file(),
         "paper": figures,
         "table_1": table_1,
         "table_2": table_2,

@@ -33,8 +33,10 @@ def temperature(within: Within, head: Head) -> float:
     classes = len(within.count)
     if classes < 2:
         return 1.0
-    scores = half_scores(within.inner, within.inner.diagonal(), within.keep)
-    lead = float((scores.diagonal() - (scores.sum(1) - scores.diagonal()) / (classes - 1)).mean())
+    own = half_scores(within.inner.diagonal(), within.inner.diagonal(), within.keep)  # of each mean for its class
+    lengths = (within.keep.square() * within.inner.diagonal()).sum()
+    total = 0.5 * (within.inner @ within.keep - 0.5 * lengths)  # the sum of its scores for all classes, without a K × K table
+    lead = float((own - (total - own) / (classes - 1)).mean())
     if not lead > 0:  # all means are equal
         return 1.0
     found = math.log(lead / UNKNOWN_LEAD)

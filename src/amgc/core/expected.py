@@ -75,11 +75,12 @@ def expected(within: Within, head: Head, temperature: float) -> Expected | None:
         sure.append(shares.max(1).values.mean())
         mixed.append(shares.mean(0))
         rows.append(row)
-    table = torch.zeros(classes, classes, dtype=torch.float64)
-    table[rows] = torch.stack(mixed)
-    seen = torch.zeros(classes, dtype=torch.float64)
-    seen[rows] = 1
-    pairs = (table + table.T) / (seen[:, None] + seen).clamp_min(1)  # not every class is drawn if there are many
-    first, second = divmod(int(pairs.triu(1).argmax()), classes)
+    # Not every class is drawn if there are many, so a pair has one or two mean probabilities.
+    drawn = torch.tensor(rows)
+    pairs = torch.stack(mixed)
+    pairs[:, drawn] = (pairs[:, drawn] + pairs[:, drawn].T) / 2
+    pairs[torch.arange(len(rows)), drawn] = 0
+    place, second = divmod(int(pairs.argmax()), classes)
+    first = rows[place]
     pair = sorted((int(within.order[first]), int(within.order[second])))
-    return Expected(float(torch.stack(sure).mean()), (pair[0], pair[1]), float(pairs[first, second]))
+    return Expected(float(torch.stack(sure).mean()), (pair[0], pair[1]), float(pairs[place, second]))

@@ -119,6 +119,17 @@ class IncrementalStatistics:
                 self._release(waiting)
         return self
 
+    @classmethod
+    def of_statistics(cls, statistics: ClassStatistics, **parameters: Any) -> Self:
+        """Return a classifier that has learned what the statistics say, all of it in one call."""
+        result = cls(**parameters)
+        result._check_parameters()
+        result.n_features_in_ = statistics.dim
+        own = result._restart()
+        own.merge(statistics)
+        result._learned(own.classes)
+        return result
+
     def _update(self, X: np.ndarray, y: np.ndarray) -> None:
         """Add samples to the statistics, with noise if there is an epsilon."""
         if self.privacy_ is not None:

@@ -20,6 +20,7 @@ from amgc.core.statistics import ClassStatistics
 
 Standardize: TypeAlias = bool | Literal["auto"]
 POOLED_SAMPLES = 3  # per feature: the weight of the pooled covariance, in samples of a class
+MOST_OWN = 1024  # classes; with more, all get the pooled covariance: a step of the iteration would take K² d r operations
 OWN = 0.05  # if no class's own covariance has at least this weight, all classes get the pooled one, which has a closed form
 MEAN_SAMPLES = 2.0  # the weight of the average of all class means in each class mean, in samples
 DIFFERENT = 100.0  # ratio of arithmetic to geometric mean of the variances above which features have different units
@@ -59,7 +60,8 @@ def regularisation(
         ridge = VARIANCE_FLOOR * variance_level(statistics, standardize is not False)
         return Regularisation(mean, torch.ones_like(count), torch.full_like(count, 1 - to_pooled), to_diagonal, ridge)
     own = count / (POOLED_SAMPLES * statistics.dim + count)
-    if statistics.form == "shared" or bool((own < OWN).all()):
+    many = len(own) > MOST_OWN and statistics.form != "diagonal"
+    if statistics.form == "shared" or many or bool((own < OWN).all()):
         own = torch.zeros_like(own)
     keep = count / (count + MEAN_SAMPLES)
     centre = mean.mean(0)

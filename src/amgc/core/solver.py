@@ -27,6 +27,7 @@ Balance: TypeAlias = Literal["per_class", "two_means"]
 SHARED_ITERATIONS = 20  # in coordinates that all classes share, before each class gets its own
 SMALL = 1 << 20  # covariances with at most this many numbers are converted to float64, which is cheap
 CURVATURE_BYTES = 128 << 20  # workspace of `curvature`
+BLOCKS_BYTES = 2 << 30  # the largest result of `curvature`; beyond, the first coordinates are used to the end
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,9 @@ class _Problem:
         near the minimum, where the curvature is nearly constant, and only if classes have their own covariances.
         """
         own = self.covariances.common is None or self.covariances.full is not None or self.covariances.factor is not None
-        few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
+        blocks = 4 * self.mean.numel() * self.mean.shape[1]  # bytes, if covariances are not diagonal
+        fits = self.covariances.flat or blocks <= BLOCKS_BYTES
+        few = min(SHARED_ITERATIONS, max_iterations) if own and fits else max_iterations
         first = self._descend(weight, bias, self.whitener, torch.ones_like(bias), tolerance, few)
         if first.converged or few == max_iterations:
             return first

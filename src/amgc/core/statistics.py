@@ -19,7 +19,7 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.core import packing, symmetric
-from amgc.core.covariance import Covariances, LowRank, SharedCovariance
+from amgc.core.covariance import CLASSES, Covariances, LowRank, SharedCovariance
 from amgc.core.inputs import Label, group_by_label, plain, read_features
 from amgc.core.scatter import Scatter, group_means, group_traces
 from amgc.core.spread import Spread
@@ -139,8 +139,8 @@ class ClassStatistics:
             return Covariances(diagonal=self._rows("diagonal"))
         if self.form == "lowrank":
             factor = self._rows("factor")
-            residual = self._rows("diagonal") - factor.square().sum(-1)
-            return Covariances(factor=factor, diagonal=residual.clamp_min(0))
+            explained = torch.cat([part.square().sum(-1) for part in torch.split(factor, CLASSES)])
+            return Covariances(factor=factor, diagonal=(self._rows("diagonal") - explained).clamp_min(0))
         return Covariances(common=self.pooled())
 
     def pooled(self) -> Tensor:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ class Learned:
     learned_before : images that their class has probably learned before, so that they count twice now. This can be told for
         classes of few images only (`amgc.core.repeated`).
     held : number of images by class that are not learned yet, because there are too few (`Model.create(fewest=…)`).
+    bad_shards : shards that were left out, each with the reason. `skipped`, `animated` and `repeated` name some of many.
     """
 
     added: dict[str, int]
@@ -45,7 +46,11 @@ class Learned:
     seconds: float = 0.0
     repeated: tuple[str, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
+<<<<<<< HEAD
     learned_before: tuple[str, ...] = ()
+=======
+    bad_shards: tuple[tuple[str, str], ...] = ()
+>>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 
     @property
     def images(self) -> int:
@@ -57,6 +62,7 @@ class Lesson:
     """Statistics of new images, before they are added to a model. Nothing else about the images is kept.
 
     added : number of images learned, by class. It is for the caller; a private model stores noisy numbers only.
+    seen : classes and digests of images, so that copies count once. They are not stored.
     """
 
     classifier: IncrementalClassifier
@@ -64,7 +70,40 @@ class Lesson:
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+<<<<<<< HEAD
     learned_before: list[str] = field(default_factory=list)
+=======
+    seen: set[tuple[str, bytes]] = field(default_factory=set)
+
+    @classmethod
+    def begin(cls, state: State) -> Lesson:
+        """Return an empty lesson for a model."""
+        parameters: dict[str, Any] = state.manifest.made["classifier"]
+        return cls(IncrementalClassifier(**parameters))
+
+    def add(self, state: State, given: Sequence[Picture], labels: Sequence[str], on_corrupt: str) -> Iterator[int]:
+        """Encode images batch by batch and add them to the statistics of their classes. Yields the number of images done."""
+        done = 0
+        for rows, features, errors in state.encoded(given):
+            if errors and on_corrupt == "error":
+                raise errors[0][1]
+            self.skipped += [error for _, error in errors]
+            self.animated += [given[row].name for row in rows if given[row].animated]
+            fresh = []
+            for place, row in enumerate(rows):
+                key = labels[row], given[row].digest
+                if key in self.seen and key[1]:  # vectors have none: equal ones may be different samples
+                    self.repeated.append(given[row].name)
+                else:
+                    fresh.append(place)
+                    if key[1]:
+                        self.seen.add(key)
+                    self.added[labels[row]] = self.added.get(labels[row], 0) + 1
+            if fresh:
+                self.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
+            done += len(rows) + len(errors)
+            yield done
+>>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 
     def joined(self, later: Lesson) -> Lesson:
         """Return both lessons as one. What was skipped is that of the later one."""
@@ -108,14 +147,11 @@ class Held:
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
     """Encode all images batch by batch and accumulate the statistics of their classes."""
-    if isinstance(state.classifier, FixedHead):
-        raise ModelError(
-            f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
-            "class statistics. Create one from a run of the AMGC family, or learn the images in a new model."
-        )
+    check_can_learn(state)
     given = [picture for own in images.values() for picture in own]
     labels = [label for label, own in images.items() for _ in own]
     _check_budget(state, list(images))  # before the work
+<<<<<<< HEAD
     parameters: dict[str, Any] = state.manifest.made["classifier"]
     lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
     seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
@@ -139,6 +175,10 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         if fresh:
             lesson.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
         done += len(rows) + len(errors)
+=======
+    lesson = Lesson.begin(state)
+    for done in lesson.add(state, given, labels, on_corrupt):
+>>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
         if progress is not None:
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
@@ -148,6 +188,7 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     return lesson
 
 
+<<<<<<< HEAD
 def _earlier(state: State, labels: Sequence[str]) -> dict[str, LearnedBefore]:
     """Return for the classes of a lesson what tells whether an image was learned before, where it can be told."""
     if not isinstance(state.classifier, IncrementalClassifier) or state.private:
@@ -155,6 +196,15 @@ def _earlier(state: State, labels: Sequence[str]) -> dict[str, LearnedBefore]:
     statistics = state.classifier.statistics_
     found = {label: LearnedBefore(statistics, label) for label in labels if label in statistics}
     return {label: one for label, one in found.items() if one.can_tell}
+=======
+def check_can_learn(state: State) -> None:
+    """Raise an error if a model has no class statistics."""
+    if isinstance(state.classifier, FixedHead):
+        raise ModelError(
+            f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
+            "class statistics. Create one from a run of the AMGC family, or learn the images in a new model."
+        )
+>>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 
 
 def _check_budget(state: State, labels: Sequence[str]) -> None:

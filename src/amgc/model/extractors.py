@@ -220,7 +220,7 @@ def normalised(extractor: Extractor, pixels: Tensor) -> Tensor:
 def encode(extractor: Extractor, pixels: NDArray[np.uint8]) -> Tensor:
     """Return the features (n, d), float32, of pixels (n, c, h, w)."""
     with ENCODING, torch.inference_mode():
-        features: Tensor = extractor(normalised(extractor, torch.from_numpy(pixels))).float()
+        features: Tensor = extractor(normalised(extractor, torch.from_numpy(pixels).to(extractor.device))).float().cpu()
     return features.clone()  # not an inference tensor
 
 

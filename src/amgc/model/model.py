@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,7 +14,9 @@ from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
+from amgc.data.shards import Shard
 from amgc.data.vectors import Split
+<<<<<<< HEAD
 from amgc.model import changes, edits
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
@@ -22,9 +24,26 @@ from amgc.model.creation import fitted, new_state
 from amgc.model.folder import PATIENCE, Folder, ModelError
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.manifest import FUNCTION
+=======
+from amgc.features.extractor import Extractor
+from amgc.model import changes, edits, extractors, sharded
+from amgc.model.archive import pack, unpack
+from amgc.model.changes import Learned, Progress
+from amgc.model.choice import choose, look, private_choice
+from amgc.model.engines import here
+from amgc.model.folder import FUNCTION, PATIENCE, VECTORS, Folder, Manifest, ModelBusyError, ModelError
+from amgc.model.info import Info, describe
+>>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 from amgc.model.names import checked_name, normal
+from amgc.model.parts import Job, first_samples
 from amgc.model.pictures import Given, Picture, PictureError, pictures
+<<<<<<< HEAD
 from amgc.model.predict import Evaluation, Prediction, evaluate, labelled, predict
+=======
+from amgc.model.predict import Evaluation, Prediction, evaluate, predict
+from amgc.model.sharded import Engine, OnBadShard
+from amgc.model.sharded import Progress as ShardProgress
+>>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 from amgc.model.state import State
 from amgc.model.vectors import Function, vectors
 
@@ -194,7 +213,77 @@ class Model:
                 again = tuple(label for label in lesson.added if label in state.manifest.classes)
                 if lesson.added:
                     self._state = changes.learn(state, lesson).write(self._folder)
+<<<<<<< HEAD
         return lesson.result(again, held, time.monotonic() - start)
+=======
+        skipped = tuple((error.path, error.reason) for error in lesson.skipped)
+        seconds = time.monotonic() - start
+        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated), held)
+
+    def learn_shards(
+        self,
+        shards: Sequence[Shard],
+        engine: Engine = here,
+        *,
+        progress: Callable[[ShardProgress], None] = lambda _: None,
+        on_bad_shard: OnBadShard = "error",
+        chosen: Mapping[str, Any] | None = None,
+    ) -> Learned:
+        """Learn from shards, each read by one worker. The result does not depend on the number of workers.
+
+        Unreadable images are skipped. Copies of an image count once in a shard. Features that are fitted on the first images
+        are fitted on those of the first shards. If this process is killed, the same call goes on with the finished shards.
+
+        shards : of `amgc.data.shards.open_source`. engine : where the workers run; see `amgc.model.engines`.
+        on_bad_shard : "skip" leaves out shards that cannot be read in several tries. They are named in `Learned.bad_shards`.
+        chosen : settings with which the model was created, for `amgc learn`.
+        """
+        start = time.monotonic()
+        changes.check_can_learn(self._state)
+        sharded.check(self._state)
+        with self._writing, sharded.only_driver(self.path) as folder:
+            with self._latest() as state:
+                if state.extractor is None:
+                    first = [Picture(one.name, one.content) for one in first_samples(shards, extractors.FIT_IMAGES)]
+                    self._state = state = self._fitted(state, first).write(self._folder)
+            settings = dict(chosen or {})
+            plan = sharded.plan_of(state, Job(os.path.abspath(self.path), state.checksum), shards, settings)
+            kept = sharded.Kept(folder, plan)
+            if sharded.added_before(kept.found, plan, state):
+                sharded.remove(folder)
+                raise ModelError("these shards were learned already: an earlier call was stopped after it had added them.")
+            lesson, merged = sharded.collect(state, self.path, shards, engine, progress, on_bad_shard, settings)
+            with self._latest() as now:
+                if now.checksum != state.checksum:
+                    raise ModelError(f"the model in {str(self.path)!r} was replaced while it learned; repeat the command.")
+                again = tuple(label for label in lesson.added if label in now.manifest.classes)
+                changed = changes.learn(now, lesson)
+                kept.adding(now.manifest.generation, changed.class_counts)
+                self._state = changed.write(self._folder)
+            sharded.remove(folder)
+        skipped = tuple((error.path, error.reason) for error in lesson.skipped)
+        bad = tuple((name, reason) for name, reason in merged.bad)
+        return Learned(
+            lesson.added, again, skipped, tuple(lesson.animated), time.monotonic() - start, tuple(lesson.repeated), {}, bad
+        )
+
+    def _enough(self, state: State, lesson: changes.Lesson, hold: bool) -> tuple[changes.Lesson, dict[str, int]]:
+        """Return what can be learned now, and the number of images by class that are held instead."""
+        fewest = int(state.manifest.made.get("fewest", 1))
+        joined = self._held[1].joined(lesson) if self._held and self._held[0] == state.checksum else lesson
+        few = {label: count for label, count in joined.added.items() if count < fewest}
+        if not few:
+            self._held = None
+            return joined, {}
+        if not hold or self._state.extractor is None:  # features of an extractor that is not stored are worth nothing
+            name, count = next(iter(few.items()))
+            raise ModelError(
+                f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
+                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
+            )
+        self._held = state.checksum, joined
+        return replace(lesson, added={}), joined.added
+>>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 
     def forget(self, label: str) -> Model:
         """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains.
