@@ -100,8 +100,8 @@ def test_errors_are_one_message(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--data", "labelled.py:photos", "--features", "hog.py:x"], "takes no value after a colon"),
     ):
         assert main(arguments) == 2
-        told = capsys.readouterr().err
-        assert said in told and "Traceback" not in told
+        output = capsys.readouterr().err
+        assert said in output and "Traceback" not in output
 
 
 def test_in_python_they_are_loaded_and_built_by_path() -> None:
@@ -145,9 +145,9 @@ def test_a_model_names_no_code_but_takes_an_imported_extractor(monkeypatch: pyte
     model.learn_all({name: [f"photos/{place + 4 * turn}.png" for turn in range(8)] for place, name in enumerate("abcd")})
     assert model.predict("photos/36.png")[0].label == "a"
     assert amgc.Model.open("m").classes == model.classes
-    with pytest.raises(AssertionError, match="needs the extractor 'hog'") as told:
+    with pytest.raises(AssertionError, match="needs the extractor 'hog'") as raised:
         warm.commands([["predict", "m", "photos/36.png"]], Path.cwd(), {})
-    assert "Traceback" not in str(told.value)
+    assert "Traceback" not in str(raised.value)
 
 
 def test_a_file_of_weights_cannot_make_amgc_run_a_python_file(tmp_path: Path) -> None:

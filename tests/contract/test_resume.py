@@ -162,20 +162,20 @@ def test_progress_and_cost_estimates_change_nothing(
     method: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
-    told: list[Any] = []
+    costs: list[Any] = []
 
     class Curious(Watch):
         def begin_run(self, class_names: Any, sizes: Any, cost: Any) -> None:
-            told.append(cost())
+            costs.append(cost())
 
         def wants_progress(self) -> bool:
             return True
 
         def progress(self, now: Any) -> None:
-            told.append(now)
+            costs.append(now)
 
     run(tiny.config(method), tmp_path, Curious(), tiny.images())
-    assert len(told) > 6 and told[0].trained > 0
+    assert len(costs) > 6 and costs[0].trained > 0
     tiny.assert_same_bits(tmp_path, finished)
 
 

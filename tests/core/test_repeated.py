@@ -1,4 +1,4 @@
-"""Samples that were learned before are told from new ones by the class statistics alone."""
+"""Samples that were learned before are distinguished from new ones by the class statistics alone."""
 
 from __future__ import annotations
 

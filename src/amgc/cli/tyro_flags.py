@@ -61,7 +61,7 @@ def _quick_kind(kind: Any) -> Any:
     typing.Annotated[typing.Optional[int], 'text']
     """
     if get_origin(kind) is Annotated:
-        return Annotated[(_quick_kind(kind.__origin__), *kind.__metadata__)]  # type: ignore[return-value]
+        return Annotated[(_quick_kind(kind.__origin__), *kind.__metadata__)]
     if kind == tuple[str, ...]:
         return Annotated[tuple, STRINGS]
     return Union[get_args(kind)] if get_origin(kind) is UnionType else kind  # noqa: UP007 - made at run time
