@@ -14,8 +14,8 @@ from amgc.engine.run import run
 from amgc.methods import registry
 from amgc.methods.registry import methods
 
-# They share the code of amgc, sbgc and acil, which are always tested.
-SIBLINGS = {"dbgc", "dbgc-sm", "dblc", "sblc", "sbndbolc", "ds-al"}
+# They share the code of amgc, sbgc, acil, ldc and efc++, which are always tested.
+SIBLINGS = {"dbgc", "dbgc-sm", "dblc", "sblc", "sbndbolc", "ds-al", "sdc", "adc", "efc"}
 SLOW = pytest.mark.slow
 
 
