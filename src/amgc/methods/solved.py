@@ -71,7 +71,9 @@ class ClosedHyper(FrozenHyper):
     """Hyper-parameters of the closed form."""
 
     ridge: float | None = option(
-        None, "added to every variance; None: a share of each variance, chosen by leave-one-out in closed form"
+        None,
+        "added to every variance; None: a share of each variance, smaller for features that separate the classes, chosen by "
+        "leave-one-out in closed form",
     )
 
     def __post_init__(self) -> None:
