@@ -50,8 +50,12 @@ def reference(network: Patches, image: np.ndarray) -> np.ndarray:
         averaged = [pooled(image, weight, side, chosen)]
         if chosen.mirror:
             averaged.append(pooled(image[:, :, ::-1], weight, side, chosen))
-        parts.append(np.mean(averaged, axis=0).reshape(-1))
-    features = np.concatenate(parts) ** chosen.power
+        powers = np.mean(averaged, axis=0) ** chosen.power
+        if chosen.components:
+            mixing = network.get_buffer(f"mixing{place}").double().numpy()
+            powers = np.stack([powers[..., k].reshape(-1) @ mixing[k] for k in range(len(mixing))], axis=1)
+        parts.append(powers.reshape(-1))
+    features = np.concatenate(parts)
     return (features - network.centre.double().numpy()) / network.deviation.double().numpy()
 
 
@@ -91,13 +95,16 @@ def pooled(image: np.ndarray, weight: np.ndarray, side: int, chosen: PatchesOpti
         ((3, 11, 11), {"filters": 70, "sizes": (5,), "grid": 1, "power": 1.0, "mirror": True}),
         ((2, 10, 12), {"filters": 6, "sizes": (4, 3, 1), "threshold": 0.5, "power": 0.25, "contrast": 1.0}),
         ((1, 9, 9), {"filters": 8, "sizes": (9,), "grid": 1, "draw": "gaussian"}),
+        ((3, 13, 11), {"filters": 9, "sizes": (3, 4), "grid": 3, "components": 5}),
+        ((1, 8, 8), {"filters": 6, "sizes": (5,), "grid": 4, "components": 1, "power": 0.5}),
     ],
 )
 def test_features_are_those_of_plain_loops(shape: tuple[int, int, int], options: dict[str, Any]) -> None:
     network = made(shape, **options)
     images = pixels(network, 3)
     expected = np.stack([reference(network, image.double().numpy()) for image in images])
-    assert network.dim == expected.shape[1] == 2 * network.settled.grid**2 * network.settled.filters
+    each = network.settled.components or 2 * network.settled.grid**2
+    assert network.dim == expected.shape[1] == each * network.settled.filters
     np.testing.assert_allclose(network(images).numpy(), expected, atol=2e-3)  # in units of deviations
     assert np.abs(expected).max() > 0.5
 

@@ -92,7 +92,7 @@ def pooled_covariance(statistics: ClassStatistics) -> SharedCovariance:
 
 
 def separating_ridge(statistics: ClassStatistics) -> Tensor:
-    """Return the ridge of a shared covariance (d,), float64, by leave-one-out (`amgc.core.loading`), as `solve_head` uses it."""
+    """Return the ridge of a shared covariance (d,), float64, chosen by leave-one-out (`amgc.core.loading`)."""
     within, level = statistics.shared(), separating_level(statistics)
     found = chosen_loadings(within, level, statistics.mean, statistics.count, statistics.freedom)
     return min(found.smallest, MOST_LOADING) * level

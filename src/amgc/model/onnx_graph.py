@@ -131,7 +131,11 @@ def _patches(graph: Graph, images: str, extractor: Patches) -> str:
             for index in _windows(extractor, side)[: 2 if chosen.mirror else 1]
         ]
         total = views[0] if len(views) == 1 else graph.add("Mul", graph.add("Add", *views), np.float32(0.5))
-        banks.append(graph.add("Flatten", graph.add("Pow", total, np.float32(chosen.power)), axis=1))
+        powers = graph.add("Pow", total, np.float32(chosen.power))
+        if chosen.components:
+            mixing = extractor.get_buffer(f"mixing{number}").numpy().reshape(-1, 2, chosen.grid**2, chosen.components)
+            powers = graph.add("Einsum", powers, mixing, equation="nsck,kscd->ndk")
+        banks.append(graph.add("Flatten", powers, axis=1))
     together = graph.add("Concat", *banks, axis=1)
     return graph.add("Div", graph.add("Sub", together, extractor.centre.numpy()), extractor.deviation.numpy())
 
