@@ -78,7 +78,12 @@ def check_same(model: Model, path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"filters": 12}, {"filters": 7, "mirror": False, "size": 24, "sizes": (3, 5), "power": 1.0}]
+    "options",
+    [
+        {"filters": 12},
+        {"filters": 12, "components": 3},
+        {"filters": 7, "mirror": False, "size": 24, "sizes": (3, 5), "power": 1.0},
+    ],
 )
 def test_patches_answer_the_same_in_onnxruntime(tmp_path, options):
     model = taught(tmp_path, **options)

@@ -34,7 +34,10 @@ CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
 
 
 class Patches(Extractor):
-    """2 × grid² features, or `components`, for each filter. There are no parameters, so nothing is trained. Call `fit` before the first image."""
+    """2 × grid² features, or `components`, for each filter. There are no parameters, so nothing is trained.
+
+    Call `fit` before the first image.
+    """
 
     fit_images = MEASURED
     fitted: Tensor
@@ -105,15 +108,14 @@ class Patches(Extractor):
 
     def _fit_components(self, batches: Iterator[Tensor], count: int) -> None:
         """Compute the principal components of each filter's averages, and their moments."""
-        kept, values = self.settled.components, []
-        sums = [torch.zeros(k, self.averages, dtype=torch.float64, device=self.device) for _, k in self.banks]
-        products = [torch.zeros(k, self.averages, self.averages, dtype=torch.float64, device=self.device) for _, k in self.banks]
+        kept, size, means, values = self.settled.components, self.averages, [], []
+        sums = [torch.zeros(k, size, dtype=torch.float64, device=self.device) for _, k in self.banks]
+        products = [torch.zeros(k, size, size, dtype=torch.float64, device=self.device) for _, k in self.banks]
         for batch in batches:
             for place, _, averaged in self._averaged(self._reduced(batch)):
                 by_filter = averaged.flatten(1, 2).permute(2, 0, 1).double()  # (K, n, averages)
                 sums[place] += by_filter.sum(1)
                 products[place] += by_filter.mT @ by_filter
-        means = []
         for place, (total, product) in enumerate(zip(sums, products, strict=True)):
             mean = total / count
             spread, axes = torch.linalg.eigh(product / count - mean[:, :, None] * mean[:, None])
