@@ -1,14 +1,14 @@
 """Measure CIFAR-100 without training: whitened patches and the closed form, from the raw files to the report.
 
-    python benchmarks/fast_path.py --root DATA                 # everything, about an hour on two cores; resumable
-    python benchmarks/fast_path.py --root DATA --only best     # or best tasks, best orders, best control, front, tasks, orders
+    python benchmarks/fast_path.py --root DATA                 # everything, hours on two cores; resumable
+    python benchmarks/fast_path.py --root DATA --only headline # or lengths, seeds, controls, front, tasks, orders
     python benchmarks/fast_path.py --print                     # tables and plot of the existing runs
     python benchmarks/fast_path.py --quick                     # digits, seconds; nothing is kept
 
-best: the preset best-cifar100-t10; then with 20, 50 and 100 tasks, with three class orders, and with other methods on the same
-features. front: the fast presets, accuracy against time, by the number of filters. tasks: 10, 20 and 100 tasks; with 100,
-task 1 is a single class. orders: three class orders. Each run is a folder under --out. Seconds are those of the whole command,
-memory is its peak. Run it on an idle machine. A run that is finished is not repeated.
+headline: the preset best-cifar100-t10. lengths, seeds, controls: the same with 20, 50 and 100 tasks, with three class orders,
+and with other methods on the same features. front: the fast presets, accuracy against time, by the number of filters. tasks:
+10, 20 and 100 tasks; with 100, task 1 is a single class. orders: three class orders. Each run is a folder under --out. Seconds
+are those of the whole command, memory is its peak. Run it on an idle machine. A finished run is not repeated.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Cell(NamedTuple):
 
 BEST = Cell(0, preset="best-cifar100-t10")
 CELLS: dict[str, list[Cell]] = {
-    "best": [BEST],
-    "best tasks": [BEST._replace(tasks=tasks) for tasks in (10, 20, 50, 100)],
-    "best orders": [BEST._replace(tasks=tasks, seed=seed) for tasks in (10, 20) for seed in SEEDS],
-    "best control": [BEST._replace(method=method) for method in ("lda", "ranpac", "acil")],
+    "headline": [BEST],
+    "lengths": [BEST._replace(tasks=tasks) for tasks in (10, 20, 50, 100)],
+    "seeds": [BEST._replace(tasks=tasks, seed=seed) for tasks in (10, 20) for seed in SEEDS],
+    "controls": [BEST._replace(method=method) for method in ("lda", "ranpac", "acil")],
     "front": [Cell(filters) for filters in FRONT],
     "tasks": [Cell(COMPARED, tasks) for tasks in (10, 20, 100)],
     "orders": [Cell(COMPARED, seed=seed) for seed in SEEDS],
@@ -105,16 +105,18 @@ def show(name: str, cells: list[Cell], out: Path) -> None:
         figures = f"{100 * m.last_accuracy:5.1f}  {100 * m.average_incremental_accuracy:5.1f}  {100 * m.accuracy[0]:6.1f}"
         spent = f"{cost['seconds']:8.0f}  {cost['peak_bytes'] / 1e9:7.1f}  {cost['load']:11.2f}"
         print(f"  {filters:7}  {features:8}  {cell.tasks:3}  {cell.seed}  {figures}  {spent}  {cell.method:11}  {run.commit}")
-    for tasks in dict.fromkeys(cell.tasks for cell, _ in rows) if name.endswith("orders") else ():
+    for tasks in dict.fromkeys(cell.tasks for cell, _ in rows) if name in ("orders", "seeds") else ():
         same = [run.metrics for cell, (run, _) in rows if cell.tasks == tasks]
         for label, values in (
             ("LA", [100 * metrics.last_accuracy for metrics in same]),
             ("AIA", [100 * metrics.average_incremental_accuracy for metrics in same]),
         ):
             if len(same) > 1:
-                kind = f"best, T = {tasks}, " if name.startswith("best") else ""
                 average = f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
-                print(f"  {kind}{label} over {len(same)} class orders: {average}")
+                start = (
+                    f"{label} over {len(same)} class orders" if name == "orders" else f"T = {tasks}, {label}, {len(same)} seeds"
+                )
+                print(f"  {start}: {average}")
     print()
 
 
