@@ -158,7 +158,7 @@ def main() -> None:
     arguments.add_argument("--quick", action="store_true", help="digits with few filters, and nothing is kept")
     chosen = arguments.parse_args()
     if chosen.quick:
-        with tempfile.TemporaryDirectory() as folder:
+        with kept("fast_path"), tempfile.TemporaryDirectory() as folder:
             for name, cells in QUICK.items():
                 for cell in cells:
                     work(cell, Path(folder), chosen.root)
