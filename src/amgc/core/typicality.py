@@ -32,6 +32,9 @@ from amgc.core.within import Within
 # end, because classes differ.
 REAL = 0.38
 CORRELATION = 0.6  # that is assumed of distance and direction, as normal deviates; 0.4 to 0.7 on the training photographs
+# Weight of the distance relative to the direction, which finds new classes among similar ones better: on training photographs
+# the area under the ROC curve is 0.01 to 0.03 larger than with equal weights. Equal weights find other kinds better.
+DISTANCE_WEIGHT = 0.5
 # The same for the distance in the features that find what is altogether different, and its weight and correlation with the
 # other two, joined, as normal deviates. Chosen on training photographs with those of lite0, 5 to 80 a class: 2 to 7 % of known
 # photos that were not learned are below 0.05.
@@ -90,6 +93,9 @@ class Typicality:
         if self.far is not None:
             part = statistics.projected(one_hot(torch.tensor(self.far), statistics.dim).T.double())
             self.apart = Distance(part, variance_level(part, "auto"), torch.ones(len(part)), FAR_REAL)
+            # One expected distance for all classes: the question is not of which class a sample is, and what few samples say of
+            # a class's own size lets strangers pass as samples of the class that seems largest.
+            self.apart.expected = self.apart.expected.logsumexp(0) - math.log(len(part))
         self.directions = random_directions(statistics.dim, NARROW) if statistics.dim > WIDE else None
         if self.directions is not None:
             statistics = statistics.projected(self.directions)
@@ -98,8 +104,10 @@ class Typicality:
         # left-out classes less well.
         ridge = torch.maximum(chosen.ridge, variance_level(statistics, "auto"))
         self.near = Distance(statistics, ridge, chosen.keep, REAL)
+        self.weight = DISTANCE_WEIGHT
         if far is None:  # only this distance finds what is altogether different: rather reject more
             self.near.expected -= REAL**2 / 2
+            self.weight = 1.0
         within, spread = self.near.within, self.near.spread
         self.place = within.order.argsort()  # of each class in the order of `within`
         draws = within.draws
@@ -128,15 +136,20 @@ class Typicality:
         for row, draws in self.own_cosines.items():
             mine = at == row
             aligned[mine] = (aligned[mine] + _share_below(draws, cosine[mine])) / 2
-        deviate = (ndtri(aligned) - farther) / math.sqrt(2 + 2 * CORRELATION)
         # What is far away is not typical, even in the direction of a class. The factor is Bonferroni's.
-        joined = torch.minimum(ndtr(deviate), 2 * ndtr(-farther))
+        joined = torch.minimum(ndtr(_joined(aligned, farther, self.weight)), 2 * ndtr(-farther))
         if apart is not None:
-            deviate = (deviate - FAR_WEIGHT * apart) / math.sqrt(1 + FAR_WEIGHT**2 + 2 * FAR_WEIGHT * FAR_CORRELATION)
+            deviate = _joined(aligned, farther, 1.0) - FAR_WEIGHT * apart
+            deviate = deviate / math.sqrt(1 + FAR_WEIGHT**2 + 2 * FAR_WEIGHT * FAR_CORRELATION)
             three = torch.minimum(ndtr(deviate), 2 * ndtr(-torch.maximum(farther, apart)))
             joined = torch.where(three < FAR, three, FAR + (1 - FAR) * joined)
         typical: NDArray[np.float64] = joined.numpy()
         return typical
+
+
+def _joined(aligned: Tensor, farther: Tensor, weight: float) -> Tensor:
+    """Join p-values of the direction with deviates of the distance, of this weight, to normal deviates: Stouffer's method."""
+    return (ndtri(aligned) - weight * farther) / math.sqrt(1 + weight**2 + 2 * weight * CORRELATION)
 
 
 def _cosine(products: Tensor, lengths: Tensor, means: Tensor) -> Tensor:
