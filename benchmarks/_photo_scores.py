@@ -116,7 +116,8 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     rest = np.setdiff1d(np.arange(len(y)), rows)
     rest = rest[drawn(y[rest], HELD_OUT, seed)]
     found = {}
-    with patch.multiple(calibration, TRUSTED_ABOVE=math.inf, TRUSTED_BELOW=math.inf):  # no draws count
+    no_draws = {"TRUSTED_ABOVE": math.inf, "TRUSTED_BELOW": math.inf, "TRUSTED_NOISE": 0.0}
+    with patch.multiple(calibration, **no_draws):
         with patch.object(calibration, "POWER", 0.0):
             ours = AMGCClassifier().fit(X[rows], y[rows])
         best = best_temperature(ours.decision_function(X[rest]), y[rest])

@@ -110,7 +110,9 @@ def show_heads(sets: Sequence[Photos], counts: Sequence[int | None], draws: int)
             rivals = ("logistic regression", "shrunk LDA", "cosine to the class means")
             for name in ("ours", *rivals):
                 row(name, table.of(name))
-            heading(f"differences, {photos.name}, {kind} of lite0: ours less the other, same draws; mean ± standard error", counts)
+            heading(
+                f"differences, {photos.name}, {kind} of lite0: ours less the other, same draws; mean ± standard error", counts
+            )
             for name in rivals:
                 paired(name, table.of("ours"), table.of(name))
             heading(f"calibration, {photos.name}, {kind} of lite0", counts)

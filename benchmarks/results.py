@@ -16,11 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _kept import kept
+from _kept import is_kept, kept
 from _photo_plot import photos_plot
 from _privacy_plot import privacy_plot
 from ablation import DOUBTFUL, cells
 from competitors import FROZEN, TRAINED
+from warm import METHODS as WARM
 
 from amgc.features.builtin import PatchesOptions
 from amgc.files import atomic
@@ -187,6 +188,7 @@ def filled(template: str) -> str:
     }
     environment.globals |= {
         "kept": kept,
+        "is_kept": is_kept,
         "paper": figures,
         "table_1": table_1,
         "table_2": table_2,
@@ -194,6 +196,7 @@ def filled(template: str) -> str:
         "fast": fast,
         "published": PUBLISHED,
         "preset_filters": preset_filters,
+        "warm_methods": WARM,
     }
     return environment.get_template(template).render()
 

@@ -26,9 +26,9 @@ UNKNOWN_LEAD = 6.0
 # temperature is the lead / 7 for photographs, more for classes that overlap, less for digits. How much classes overlap shows in
 # the part of the lead that is noise: leaving a sample out takes it away. In units of one sample, it is about 7 for photographs.
 LEAD, NOISE, POWER = 7.0, 7.0, 0.4
-# Squared degrees of freedom a class at which draws count as much as that: fewer if they ask for a higher temperature, because
-# the lead of labels that mean nothing is large, too.
-TRUSTED_ABOVE, TRUSTED_BELOW = 16.0, 100.0
+# Squared degrees of freedom a class at which that counts as much as the unknown lead, and at which draws count as much as both:
+# fewer if they ask for a higher temperature, because the lead of labels that mean nothing is large, too.
+TRUSTED_NOISE, TRUSTED_ABOVE, TRUSTED_BELOW = 4.0, 4.0, 100.0
 LEAST, LITTLE = 0.02, 0.3  # bounds of the part of the lead that is not noise, and of the noise
 
 
@@ -47,7 +47,8 @@ def temperature(within: Within, head: Head) -> float:
         count, freedom = float(within.count.mean()), float(within.count.mean()) - 1
         kept = -float(leads.sum(1).mean()) / (classes - 1) / lead  # the part of the lead that samples have that are left out
         noise = count * (1 / max(kept, LEAST) - 1)
-        found = math.log(lead / LEAD) + POWER * math.log(max(noise, LITTLE) / NOISE)
+        known = math.log(lead / LEAD) + POWER * math.log(max(noise, LITTLE) / NOISE)
+        found += (known - found) * freedom**2 / (freedom**2 + TRUSTED_NOISE)
         more = math.log(REAL * lead / _sharpness(leads / lead)) - found
         found += more * freedom**2 / (freedom**2 + (TRUSTED_ABOVE if more > 0 else TRUSTED_BELOW))
     return math.exp(found) * relative_scale(within, head)

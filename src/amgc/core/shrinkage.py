@@ -126,6 +126,7 @@ def _ridge(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
             found = loadings(level)
     if math.isinf(found.largest):
         return level  # there is no covariance, so any number gives the same predictions
-    # Leave-one-out finds a range of loadings that are equally good. With few samples the largest is used, with many their middle.
+    # Leave-one-out finds a range of loadings that are equally good. With few samples the largest is used, with many their
+    # middle.
     low = 0.5 * freedom / (freedom + statistics.dim)
     return max(math.exp(low * math.log(found.smallest) + (1 - low) * math.log(found.largest)), VARIANCE_FLOOR) * level
