@@ -16,11 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _kept import RESULTS, kept
+from _kept import is_kept, kept
 from _photo_plot import photos_plot
 from _privacy_plot import privacy_plot
 from ablation import DOUBTFUL, cells
 from competitors import FROZEN, TRAINED
+from warm import METHODS as WARM
 
 from amgc.features.builtin import PatchesOptions
 from amgc.files import atomic
@@ -194,7 +195,7 @@ def filled(template: str) -> str:
     }
     environment.globals |= {
         "kept": kept,
-        "has": lambda name: (RESULTS / f"{name}.txt").is_file(),
+        "is_kept": is_kept,
         "paper": figures,
         "table_1": table_1,
         "table_2": table_2,
@@ -203,6 +204,7 @@ def filled(template: str) -> str:
         "best_runs": best_runs,
         "published": PUBLISHED,
         "preset_filters": preset_filters,
+        "warm_methods": WARM,
     }
     return environment.get_template(template).render()
 

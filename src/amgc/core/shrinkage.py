@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from amgc.core.covariance import SharedCovariance
-from amgc.core.loading import chosen_loadings
+from amgc.core.loading import Loadings, chosen_loadings, is_cheap
 from amgc.core.statistics import ClassStatistics
 
 Standardize: TypeAlias = bool | Literal["auto"]
@@ -27,6 +27,10 @@ DIFFERENT = 100.0  # ratio of arithmetic to geometric mean of the variances abov
 DIAGONAL_SAMPLES = 10.0  # the weight of the level in variances, in samples, if no correlations are stored
 LEAST_RATIO = 0.05  # added to the ratio of variances between and within classes, relative to the average ratio
 MOST_LOADING = 999.0  # of the ridge if there is nothing to choose it by
+# The largest share of the level that is each feature's own variance instead of the average. With all of it, features that
+# hardly vary get weight: 10 points less accuracy on training photos of leaves, five a class, with 1,280 features.
+OWN_SHARE = 0.8
+EQUAL = 0.05  # standard errors of the criterion by which the two levels must differ for one to get e times the other's weight
 VARIANCE_FLOOR = 1e-4  # minimum share of the level that is added to each variance
 
 
@@ -52,7 +56,8 @@ def regularisation(
     """Return the regularisation for `shrinkage` towards the pooled covariance and its diagonal; None chooses everything.
 
     standardize : the ridge of each feature is proportional to its own variance, not to the average of all variances. "auto"
-        does so if variances differ by orders of magnitude, which means that features have different units.
+        does so if variances differ by orders of magnitude, which means that features have different units. Otherwise
+        leave-one-out chooses a mixture of the two.
     """
     mean, count = statistics.mean, statistics.count.double()
     if shrinkage is not None:
@@ -65,9 +70,8 @@ def regularisation(
         own = torch.zeros_like(own)
     keep = count / (count + MEAN_SAMPLES)
     centre = mean.mean(0)
-    level = variance_level(statistics, standardize)
     drawn = centre + keep.to(mean)[:, None] * (mean - centre)
-    return Regularisation(drawn, keep, own, 0.0, max(_loading(statistics, level), VARIANCE_FLOOR) * level)
+    return Regularisation(drawn, keep, own, 0.0, _ridge(statistics, standardize))
 
 
 def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
@@ -123,16 +127,30 @@ def separating_level(statistics: ClassStatistics) -> Tensor:
     return level
 
 
-def _loading(statistics: ClassStatistics, level: Tensor) -> float:
-    """Return the ridge in units of the level.
-
-    Leave-one-out finds a range of loadings that are equally good. With few samples the largest is used, with many their middle.
-    """
-    freedom, dim = statistics.freedom, statistics.dim
+def _ridge(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
+    """Return what is added to each variance (d,): a level, and how much of it by leave-one-out."""
+    level, freedom = variance_level(statistics, standardize), statistics.freedom
     if statistics.form == "diagonal":
-        return DIAGONAL_SAMPLES / (DIAGONAL_SAMPLES + freedom)
-    found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, freedom)
+        return max(DIAGONAL_SAMPLES / (DIAGONAL_SAMPLES + freedom), VARIANCE_FLOOR) * level
+    covariance = pooled_covariance(statistics)
+
+    def loadings(level: Tensor) -> Loadings:
+        return chosen_loadings(covariance, level, statistics.mean, statistics.count, freedom)
+
+    found = loadings(level)
+    one_level = bool((level == level[0]).all())
+    if standardize == "auto" and one_level and is_cheap(statistics.dim, freedom + len(statistics)):
+        own = variance_level(statistics, True)
+        rival = loadings(level + OWN_SHARE * (own - level))
+        # A share between the two, not the better one: the criterion has an error, and rounding must not decide.
+        equal = EQUAL * min(found.error, rival.error)
+        if 0 < equal < math.inf:
+            share = OWN_SHARE / (1 + math.exp(min(max((found.quality - rival.quality) / equal, -50.0), 50.0)))
+            level = level + share * (own - level)
+            found = loadings(level)
     if math.isinf(found.largest):
-        return 1.0  # there is no covariance, so any number gives the same predictions
-    share = 0.5 * freedom / (freedom + dim)
-    return math.exp(share * math.log(found.smallest) + (1 - share) * math.log(found.largest))
+        return level  # there is no covariance, so any number gives the same predictions
+    # Leave-one-out finds a range of loadings that are equally good. With few samples the largest is used, with many their
+    # middle.
+    low = 0.5 * freedom / (freedom + statistics.dim)
+    return max(math.exp(low * math.log(found.smallest) + (1 - low) * math.log(found.largest)), VARIANCE_FLOOR) * level
