@@ -64,7 +64,7 @@ class Workers:
 
     def engine(self, shards: int) -> tuple[Engine, int, str]:
         """Return the engine, the number of workers, and where they are in words."""
-        from amgc.data.decode import available_cores
+        from amgc.data.image_files import available_cores
         from amgc.model import engines
 
         jobs = min(self.jobs or available_cores(), shards)

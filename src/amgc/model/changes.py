@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from amgc.model.state import FixedHead, State
 from amgc.text import listing
 
 Progress = Callable[[int, int], None]  # images done, images in total
+Earlier: TypeAlias = Mapping[str, LearnedBefore]
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,8 @@ class Learned:
     seconds: float = 0.0
     repeated: tuple[str, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
-<<<<<<< HEAD
     learned_before: tuple[str, ...] = ()
-=======
     bad_shards: tuple[tuple[str, str], ...] = ()
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 
     @property
     def images(self) -> int:
@@ -70,9 +68,7 @@ class Lesson:
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
-<<<<<<< HEAD
     learned_before: list[str] = field(default_factory=list)
-=======
     seen: set[tuple[str, bytes]] = field(default_factory=set)
 
     @classmethod
@@ -81,8 +77,13 @@ class Lesson:
         parameters: dict[str, Any] = state.manifest.made["classifier"]
         return cls(IncrementalClassifier(**parameters))
 
-    def add(self, state: State, given: Sequence[Picture], labels: Sequence[str], on_corrupt: str) -> Iterator[int]:
-        """Encode images batch by batch and add them to the statistics of their classes. Yields the number of images done."""
+    def add(
+        self, state: State, given: Sequence[Picture], labels: Sequence[str], on_corrupt: str, earlier: Earlier
+    ) -> Iterator[int]:
+        """Encode images batch by batch and add them to the statistics of their classes. Yields the number of images done.
+
+        earlier : by class, what tells whether an image was learned before.
+        """
         done = 0
         for rows, features, errors in state.encoded(given):
             if errors and on_corrupt == "error":
@@ -99,11 +100,12 @@ class Lesson:
                     if key[1]:
                         self.seen.add(key)
                     self.added[labels[row]] = self.added.get(labels[row], 0) + 1
+                    if key[1] and labels[row] in earlier and earlier[labels[row]](features[place]):
+                        self.learned_before.append(given[row].name)
             if fresh:
                 self.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
             done += len(rows) + len(errors)
             yield done
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 
     def joined(self, later: Lesson) -> Lesson:
         """Return both lessons as one. What was skipped is that of the later one."""
@@ -151,34 +153,8 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     given = [picture for own in images.values() for picture in own]
     labels = [label for label, own in images.items() for _ in own]
     _check_budget(state, list(images))  # before the work
-<<<<<<< HEAD
-    parameters: dict[str, Any] = state.manifest.made["classifier"]
-    lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
-    seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
-    earlier = _earlier(state, list(images))
-    for rows, features, errors in state.encoded(given):
-        if errors and on_corrupt == "error":
-            raise errors[0][1]
-        lesson.skipped += [error for _, error in errors]
-        lesson.animated += [given[row].name for row in rows if given[row].animated]
-        fresh = []
-        for place, row in enumerate(rows):
-            key = labels[row], given[row].digest
-            if key in seen and key[1]:  # vectors have none: equal ones may be different samples
-                lesson.repeated.append(given[row].name)
-            else:
-                fresh.append(place)
-                seen.add(key)
-                lesson.added[labels[row]] = lesson.added.get(labels[row], 0) + 1
-                if key[1] and labels[row] in earlier and earlier[labels[row]](features[place]):
-                    lesson.learned_before.append(given[row].name)
-        if fresh:
-            lesson.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
-        done += len(rows) + len(errors)
-=======
     lesson = Lesson.begin(state)
-    for done in lesson.add(state, given, labels, on_corrupt):
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
+    for done in lesson.add(state, given, labels, on_corrupt, _earlier(state, list(images))):
         if progress is not None:
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
@@ -188,7 +164,6 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
     return lesson
 
 
-<<<<<<< HEAD
 def _earlier(state: State, labels: Sequence[str]) -> dict[str, LearnedBefore]:
     """Return for the classes of a lesson what tells whether an image was learned before, where it can be told."""
     if not isinstance(state.classifier, IncrementalClassifier) or state.private:
@@ -196,7 +171,8 @@ def _earlier(state: State, labels: Sequence[str]) -> dict[str, LearnedBefore]:
     statistics = state.classifier.statistics_
     found = {label: LearnedBefore(statistics, label) for label in labels if label in statistics}
     return {label: one for label, one in found.items() if one.can_tell}
-=======
+
+
 def check_can_learn(state: State) -> None:
     """Raise an error if a model has no class statistics."""
     if isinstance(state.classifier, FixedHead):
@@ -204,7 +180,6 @@ def check_can_learn(state: State) -> None:
             f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
             "class statistics. Create one from a run of the AMGC family, or learn the images in a new model."
         )
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 
 
 def _check_budget(state: State, labels: Sequence[str]) -> None:

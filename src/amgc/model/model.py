@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
@@ -16,34 +17,20 @@ from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
 from amgc.data.shards import Shard
 from amgc.data.vectors import Split
-<<<<<<< HEAD
-from amgc.model import changes, edits
-from amgc.model.archive import pack, unpack
-from amgc.model.changes import Learned, Progress
-from amgc.model.creation import fitted, new_state
-from amgc.model.folder import PATIENCE, Folder, ModelError
-from amgc.model.info import Info, class_table, describe, summary
-from amgc.model.manifest import FUNCTION
-=======
-from amgc.features.extractor import Extractor
 from amgc.model import changes, edits, extractors, sharded
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
-from amgc.model.choice import choose, look, private_choice
+from amgc.model.creation import fitted, new_state
 from amgc.model.engines import here
-from amgc.model.folder import FUNCTION, PATIENCE, VECTORS, Folder, Manifest, ModelBusyError, ModelError
-from amgc.model.info import Info, describe
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
+from amgc.model.folder import PATIENCE, Folder, ModelError
+from amgc.model.info import Info, class_table, describe, summary
+from amgc.model.manifest import FUNCTION
 from amgc.model.names import checked_name, normal
 from amgc.model.parts import Job, first_samples
 from amgc.model.pictures import Given, Picture, PictureError, pictures
-<<<<<<< HEAD
 from amgc.model.predict import Evaluation, Prediction, evaluate, labelled, predict
-=======
-from amgc.model.predict import Evaluation, Prediction, evaluate, predict
 from amgc.model.sharded import Engine, OnBadShard
 from amgc.model.sharded import Progress as ShardProgress
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 from amgc.model.state import State
 from amgc.model.vectors import Function, vectors
 
@@ -213,12 +200,7 @@ class Model:
                 again = tuple(label for label in lesson.added if label in state.manifest.classes)
                 if lesson.added:
                     self._state = changes.learn(state, lesson).write(self._folder)
-<<<<<<< HEAD
         return lesson.result(again, held, time.monotonic() - start)
-=======
-        skipped = tuple((error.path, error.reason) for error in lesson.skipped)
-        seconds = time.monotonic() - start
-        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated), held)
 
     def learn_shards(
         self,
@@ -245,7 +227,7 @@ class Model:
             with self._latest() as state:
                 if state.extractor is None:
                     first = [Picture(one.name, one.content) for one in first_samples(shards, extractors.FIT_IMAGES)]
-                    self._state = state = self._fitted(state, first).write(self._folder)
+                    self._state = state = fitted(state, first).write(self._folder)
             settings = dict(chosen or {})
             plan = sharded.plan_of(state, Job(os.path.abspath(self.path), state.checksum), shards, settings)
             kept = sharded.Kept(folder, plan)
@@ -261,29 +243,8 @@ class Model:
                 kept.adding(now.manifest.generation, changed.class_counts)
                 self._state = changed.write(self._folder)
             sharded.remove(folder)
-        skipped = tuple((error.path, error.reason) for error in lesson.skipped)
         bad = tuple((name, reason) for name, reason in merged.bad)
-        return Learned(
-            lesson.added, again, skipped, tuple(lesson.animated), time.monotonic() - start, tuple(lesson.repeated), {}, bad
-        )
-
-    def _enough(self, state: State, lesson: changes.Lesson, hold: bool) -> tuple[changes.Lesson, dict[str, int]]:
-        """Return what can be learned now, and the number of images by class that are held instead."""
-        fewest = int(state.manifest.made.get("fewest", 1))
-        joined = self._held[1].joined(lesson) if self._held and self._held[0] == state.checksum else lesson
-        few = {label: count for label, count in joined.added.items() if count < fewest}
-        if not few:
-            self._held = None
-            return joined, {}
-        if not hold or self._state.extractor is None:  # features of an extractor that is not stored are worth nothing
-            name, count = next(iter(few.items()))
-            raise ModelError(
-                f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
-                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
-            )
-        self._held = state.checksum, joined
-        return replace(lesson, added={}), joined.added
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
+        return replace(lesson.result(again, {}, time.monotonic() - start), bad_shards=bad)
 
     def forget(self, label: str) -> Model:
         """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains.

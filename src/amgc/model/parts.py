@@ -80,7 +80,7 @@ class Worker:
         for samples in chunks(shard.samples(), CHUNK):
             labels = [_label(shard, sample) for sample in samples]
             given = [Picture(sample.name, sample.content) for sample in samples]
-            for _ in lesson.add(self.state, given, labels, "skip"):
+            for _ in lesson.add(self.state, given, labels, "skip", {}):
                 pass
         assert self.state.extractor is not None
         statistics = getattr(lesson.classifier, "statistics_", None)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-=======
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
->>>>>>> 10a5161 (Learn from shards on many workers, and from tar, Parquet, hf and s3 sources)
 from typing import Any
 
 import numpy as np

@@ -53,11 +53,9 @@ class UrlShard:
 
 def shards(address: str, columns: Columns) -> list[UrlShard]:
     """Return the images below an address. The folder of an image, just below the address, is its class."""
-    from PIL import Image
+    from amgc.data.decode import suffixes
 
-    from amgc.data.decode import FORMATS, OPTIONAL_SUFFIXES
-
-    suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS} | {*OPTIONAL_SUFFIXES}
+    known = suffixes()
     system, root = storage.file_system(address)
     try:
         found = system.find(root, detail=True)
@@ -66,7 +64,7 @@ def shards(address: str, columns: Columns) -> list[UrlShard]:
     files = []
     for path, about in sorted(found.items()):
         inside = path.removeprefix(root).strip("/").split("/")
-        if f".{inside[-1].rpartition('.')[2]}".lower() not in suffixes or any(part.startswith(".") for part in inside):
+        if f".{inside[-1].rpartition('.')[2]}".lower() not in known or any(part.startswith(".") for part in inside):
             continue
         files.append((str(system.unstrip_protocol(path)), inside[0] if len(inside) > 1 else "", int(about.get("size") or 0)))
     if not files:
