@@ -14,7 +14,7 @@ import argparse
 import contextlib
 import io
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,13 +71,13 @@ def compare(size: int, threads: int, rounds: int, batch: int) -> None:
         print(f"  {size} px, {threads} threads, {name:10s} {shown:26s} {times['original'] / seconds:5.2f} x the original")
 
 
-def from_files(count: int, rounds: int) -> None:
+def from_files(count: int, rounds: int, sizes: Sequence[tuple[int, int]]) -> None:
     """Print how many JPEG files a second become features."""
     torch.set_num_threads(available_cores())
     random = np.random.RandomState(0)
     ours = build("lite0", image_shape=(3, 224, 224)).eval().requires_grad_(False)
     with tempfile.TemporaryDirectory() as folder:
-        for width, height in ((500, 375), (4000, 3000)):
+        for width, height in sizes:
             files = [Path(folder) / f"{width}-{number}.jpg" for number in range(count)]
             for path in files:  # smooth, as photographs are: noise would cost more to decode
                 coarse = Image.fromarray(random.randint(0, 256, (height // 16, width // 16, 3), dtype=np.uint8))
@@ -103,7 +103,7 @@ def main() -> None:
         for threads in (available_cores(),) if quick else (available_cores(), 1):
             for size in SIZES[:1] if quick else SIZES:
                 compare(size, threads, 1 if quick else 7, batch)
-        from_files(4 if quick else 64, 1 if quick else 5)
+        from_files(4 if quick else 64, 1 if quick else 5, ((500, 375),) if quick else ((500, 375), (4000, 3000)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -87,10 +88,11 @@ def test_a_pipe_or_a_device_in_the_place_of_a_models_file_is_refused(model, file
         assert "amgc: error: " in capsys.readouterr().err
 
 
-def every_command() -> None:
-    """Call the commands that read a run; what is not reported as a message is raised."""
+def every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Call the commands that read a run. Each succeeds, or its error is one message."""
     for command in (["show", "run"], ["report", "run"], ["resume", "run", "--quiet"], ["model", "run", "--out", "new"]):
-        main(command)
+        code, told = main(command), capsys.readouterr().err
+        assert code == 0 or (code in (1, 2) and told.count("amgc: error: ") == 1), f"{command}: {told}"
         shutil.rmtree("new", ignore_errors=True)
 
 
@@ -105,7 +107,7 @@ def test_a_pipe_or_a_device_in_the_place_of_a_runs_file_does_not_hang(run, file,
         os.mkfifo(path)
     else:
         os.symlink("/dev/zero", path)
-    every_command()
+    every_command(capsys)
 
 
 def edited(model: Path, **new: object) -> None:
@@ -197,24 +199,17 @@ DEEP = "[" * 100_000
 RUN_FILES = ["run.json", "plan.json", "metrics.jsonl", "observed/task-1.json", "compare.json"]
 
 
+FOREIGN = [DEEP, '{"version": 1, "a": ' + DEEP, "[]", "3", '"x"', "null", '{"version": 1}', b"\xed\xa0\x80"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("file", RUN_FILES)
 @pytest.mark.parametrize(
-    "content",
-    [
-        DEEP,
-        '{"version": 1, "a": ' + DEEP,
-        "[]",
-        "3",
-        '"x"',
-        "null",
-        '{"version": 1}',
-        b"\xed\xa0\x80",
-    ],
+    ("file", "content"),
+    [*((RUN_FILES[0], content) for content in FOREIGN), *itertools.product(RUN_FILES[1:], (DEEP, "[]", b"\xed\xa0\x80"))],
 )
 def test_foreign_contents_of_a_runs_file_are_one_message(run, file, content, capsys):
     (run / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-    every_command()
+    every_command(capsys)
 
 
 @pytest.mark.parametrize("content", [DEEP, '{"kind": ' + DEEP, "[]", "3", "null", "{}"])
