@@ -78,7 +78,7 @@ def test_what_is_missing_or_ambiguous_is_an_error_and_no_figure(modules, ask) ->
 
 def test_the_readmes_table_has_the_kept_figures(modules, monkeypatch) -> None:
     results = modules[1]
-    row = {"LA": "61.6", "AIA": "70.1", "seconds": "181", "peak GB": "5.0"}
+    row = {"filters": "2400", "LA": "61.6", "AIA": "70.1", "seconds": "181", "peak GB": "5.0"}
     monkeypatch.setattr(results, "fast", lambda filters: row)
     lines = ["800 filters, T = 10: LA, AIA", "  amgc   56.2  65.9   (abc)", "  lda   55.0  64.0   (abc)"]
     monkeypatch.setattr(results, "kept", lambda name: modules[0].Kept("\n".join(lines)))
@@ -90,6 +90,8 @@ def test_the_readmes_table_has_the_kept_figures(modules, monkeypatch) -> None:
     assert results.headline_plot().count("<rect") == 8
     with pytest.raises(LookupError, match=r"README.md has 2 places"):
         results.readme(2 * place)
+    lines += ["", "best", "  filters  LA    AIA   seconds  peak GB", "  4000     77.7  88.8  601      6.0"]
+    assert "| **ours, 4,000 filters** | **77.7** | **88.8** | **no training, 11 minutes" in results.readme(place)
 
 
 def test_check_says_which_page_is_stale(modules, monkeypatch, tmp_path, capsys) -> None:
