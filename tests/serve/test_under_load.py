@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,15 +77,16 @@ def test_beyond_the_limit_requests_are_refused_until_others_are_answered(model):
 def test_a_batch_is_answered_with_one_state_of_the_model(tmp_path, monkeypatch):
     monkeypatch.setattr(batching, "WAIT", 0.2)
     model = taught(tmp_path / "model")
-    batcher, workers = Batcher(model, Workers(1), Metrics()), threading.Event()
+    counted = Metrics()
+    batcher = Batcher(model, Workers(1), counted)
     before = batcher.submit(given(1), 5, None)
     while not batcher._queue.qsize():  # decoded with the state before
         time.sleep(0.01)
     model.learn([png("brick", seed) for seed in range(4)], "brick")
     after = batcher.submit(given(1), 5, None)
     batcher.start()
-    assert len(before.result(timeout=60)[0].labels) == 2 and len(after.result(timeout=60)[0].labels) == 3
-    assert not workers.is_set()
+    assert [len(one.result(timeout=60)[0].labels) for one in (before, after)] == [3, 3]
+    assert counted.total("batches") == 1
 
 
 def test_the_server_has_metrics_and_says_whether_it_is_ready(model, caplog):

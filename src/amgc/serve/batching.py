@@ -34,7 +34,7 @@ RETRY = 2  # seconds after which a refused client should try again
 
 @dataclass
 class Request:
-    """A decoded request. All of its images are answered with one state of the model."""
+    """A decoded request. state : of the model when it was decoded. All images are answered with this state or a later one."""
 
     state: State
     pixels: list[NDArray[np.uint8]]
@@ -122,14 +122,16 @@ class Batcher:
                 return batch, None
             if following is None:
                 return batch, _END
-            if following.state is not first.state:  # the model has changed
+            if following.state.extractor is not first.state.extractor:  # another model was opened
                 return batch, following
             batch.append(following)
             images += len(following.pixels)
         return batch, None
 
     def _answer(self, batch: list[Request]) -> None:
-        state = batch[0].state
+        state, now = batch[0].state, self.model.state
+        if now.extractor is state.extractor and type(now.classifier) is type(state.classifier):
+            state = now  # newer than when the images were decoded
         assert isinstance(state.extractor, Extractor)
         pixels = [one for request in batch for one in request.pixels]
         names = [name for request in batch for name in request.names]
