@@ -35,7 +35,7 @@ from joblib import Parallel, delayed
 from sklearn.datasets import load_digits
 
 from amgc.core import calibration, typicality
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 from amgc.model import Model
 
 PARTS = ("heads", "features", "calibration", "novelty", "speed", "constants")
@@ -241,7 +241,7 @@ def main() -> None:
         print(f"skipped: there are no photos in {given.photos or '../shared/data/photos'}; name their folder with --photos.")
         return
     load = os.getloadavg()[0]
-    counts, draws = ((1, 5, None), 1) if given.quick else (COUNTS, DRAWS)
+    counts, draws = ((1, None), 1) if given.quick else (COUNTS, DRAWS)
     with kept("photos"), tempfile.TemporaryDirectory() as place:
         folder = draw_sets(Path(place)) if given.quick else given.photos
         if "speed" in given.only:  # first, as the other parts keep the machine busy

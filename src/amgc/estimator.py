@@ -52,7 +52,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         does so if the variances differ by orders of magnitude, and else by the share that leave-one-out chooses.
     epsilon : float or None, default=None
         Budget of differential privacy for each sample; 1 is strong, 8 is weak. Every call of `fit` or `partial_fit` adds noise
-        to its sums, once, and one covariance is stored for all classes. None: no noise. Whoever has the classifier can then
+        to its sums, once, and one covariance is stored for all classes. None: no noise. Anyone with the classifier can then
         compute whether a sample was learned, and from two versions of it a sample that was learned in between.
     delta : float, default=1e-5
         Probability with which the bound of `epsilon` may fail. It should be well below 1 / number of samples.
@@ -62,7 +62,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         With `epsilon`: norm to which longer rows are scaled down, chosen without the data. None: rows are centred at their own
         average over the features and scaled to norm 1.
     directions : int, default=256
-        With `epsilon`: more features than this are projected to so many fixed random directions.
+        With `epsilon`: if there are more features, they are projected to this many fixed random directions.
     centre : array-like (n_features,) or None, default=None
         With `epsilon`: subtracted from rows first, chosen without the data, such as the mean of public samples. It raises the
         accuracy if all rows have much in common.

@@ -1,4 +1,4 @@
-"""The temperature: on true Gaussians, where the right answer is known, on labels that mean nothing, and on digits."""
+"""The temperature: on true Gaussians, where the right answer is known, on random labels, and on digits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_calibration_error_on_gaussians_is_small(form, seed):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(3))
-def test_labels_that_mean_nothing_get_equal_probabilities(form, seed):
+def test_random_labels_get_equal_probabilities(form, seed):
     """Two kinds of the same noise, 20 samples each. The mean of the larger probability is near a half."""
     rng = np.random.default_rng(seed)
     classifier = AMGCClassifier(covariance=form, rank=8).fit(rng.normal(size=(40, 1280)), np.arange(40) % 2)
@@ -124,7 +124,7 @@ def test_order_batches_and_merges_do_not_change_it(seed, classes, order, cuts, f
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_order_of_two_classes_does_not_change_it(form):
-    """Their means are opposite, seen from their average, so lengths do not tell them apart."""
+    """Their means are opposite, seen from their average, so lengths do not distinguish them."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
         rows = [rng.normal(size=(count, 6)) + place + 3 for place, count in enumerate((5, 9))]

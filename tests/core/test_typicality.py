@@ -12,7 +12,7 @@ from amgc import AMGCClassifier
 from amgc.core import typicality
 from amgc.core.directions import random_directions
 from amgc.core.statistics import ClassStatistics
-from amgc.core.typicality import NARROW, Distance, Typicality
+from amgc.core.typicality import NARROW, Distance, Typicality, projected
 
 pytestmark = pytest.mark.cpus
 
@@ -42,8 +42,7 @@ def test_pure_noise_is_not_typical(form, samples):
     assert (AMGCClassifier(covariance=form).fit(*first(samples)).typicality(noise) < 0.05).mean() >= 0.95
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("samples", [5, 20, 100])
+@pytest.mark.parametrize(("form", "samples"), [*zip(FORMS, (100, 20, 5), strict=True), ("full", 5)])
 def test_digits_of_a_class_never_seen_are_less_typical_than_others(form, samples):
     areas = []
     for unseen in range(10):
@@ -179,7 +178,7 @@ def test_with_far_features_new_classes_are_found_at_least_as_well(form, samples)
 def test_expected_distances_are_those_of_samples_that_were_left_out(counts, columns):
     features, labels, _ = shifted(3, counts, dim=12, few=6)
     whole = ClassStatistics(12, "full", dtype=torch.float64).update(features, labels)
-    part = whole.projected(torch.eye(12, dtype=torch.float64)[:, columns])
+    part = projected(whole, torch.eye(12, dtype=torch.float64)[:, columns])
     ridge = 0.5 * part.pooled().diagonal()
     distance = Distance(part, ridge, torch.ones(len(counts)), 0.0)
     expected = (distance.expected + distance.spread**2 / 2).exp().numpy()[distance.within.order.argsort()]
@@ -241,7 +240,7 @@ def test_projected_statistics_are_those_of_projected_features(form):
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 9)) + 4, np.arange(60) % 3
     directions = torch.tensor(rng.normal(size=(9, 4)))
-    found = ClassStatistics(9, form, 9, dtype=torch.float64).update(features, labels).projected(directions)
+    found = projected(ClassStatistics(9, form, 9, dtype=torch.float64).update(features, labels), directions)
     expected = ClassStatistics(4, "shared", dtype=torch.float64).update(features @ directions.numpy(), labels)
     assert found.classes == expected.classes and found.freedom == expected.freedom == 57
     assert torch.equal(found.count, expected.count)

@@ -37,8 +37,10 @@ def temperature(within: Within, head: Head) -> float:
     classes = len(within.count)
     if classes < 2:
         return 1.0
-    scores = half_scores(within.inner, within.inner.diagonal(), within.keep)
-    lead = float((scores.diagonal() - (scores.sum(1) - scores.diagonal()) / (classes - 1)).mean())
+    own = half_scores(within.inner.diagonal(), within.inner.diagonal(), within.keep)  # of each mean for its class
+    lengths = (within.keep.square() * within.inner.diagonal()).sum()
+    total = 0.5 * (within.inner @ within.keep - 0.5 * lengths)  # the sum of its scores for all classes, without a K × K table
+    lead = float((own - (total - own) / (classes - 1)).mean())
     if not lead > 0:  # all means are equal
         return 1.0
     found = math.log(lead / UNKNOWN_LEAD)
@@ -70,8 +72,8 @@ def _sharpness(leads: Tensor) -> float:
     """Return the s that minimises the mean of log Σ_j exp(s lead_j). Leads (..., K) are 0 for the true class.
 
     The mean is convex in s. Its derivative is bisected on a logarithmic scale. At the lower end, all classes are about equally
-    likely: leaving one of two samples out tells too little to go further. Leads far above 1 are those of classes that overlap,
-    whose means are known well.
+    likely: one left-out sample of two is too little evidence to go further. Leads far above 1 are those of classes that
+    overlap, whose means are known well.
     """
     low, high = 0.05 / max(float(leads.square().mean().sqrt()), 1.0), 1e4
     for _ in range(40):
