@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _kept import is_kept, kept
+from _kept import RESULTS, kept
 from _photo_plot import photos_plot
 from _privacy_plot import privacy_plot
 from ablation import DOUBTFUL, cells
@@ -195,7 +195,7 @@ def filled(template: str) -> str:
     }
     environment.globals |= {
         "kept": kept,
-        "is_kept": is_kept,
+        "has": lambda name: (RESULTS / f"{name}.txt").is_file(),
         "paper": figures,
         "table_1": table_1,
         "table_2": table_2,

@@ -68,8 +68,11 @@ def test_the_loadings_are_those_of_the_criterion_written_out(samples, dim, isotr
     expected = [
         np.exp(crossing(np.log(grid), quality, 0.99 * best, -1)) * samples / (samples - 3),
         np.exp(crossing(np.log(grid), quality, best - 0.1 * error, +1)) * samples / (samples - 3),
+        best,
+        error,
     ]
-    assert_close(np.array(chosen(statistics, torch.tensor(level))), expected, 1e-8)
+    for found, value in zip(chosen(statistics, torch.tensor(level)), expected, strict=True):
+        assert found == pytest.approx(value, rel=1e-8)
 
 
 @pytest.mark.parametrize("samples", [60, 400])

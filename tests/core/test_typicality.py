@@ -151,12 +151,12 @@ def test_the_far_features_change_nothing_but_what_they_find():
 
 
 def test_strangers_do_not_pass_as_samples_of_the_class_that_varies_most():
-    """One class varies three times as much as the others. All have the same expected distance in the far features."""
+    """One class varies twice as much as the others. All have the same expected distance in the far features."""
     features, labels, _ = shifted(0, [12] * 5)
     known, _, strangers = shifted(1, [100] * 5)
-    features[labels == 0] += 2 * (features[labels == 0] - features[labels == 0].mean(0))
+    features[labels == 0] += features[labels == 0] - features[labels == 0].mean(0)
     classifier = AMGCClassifier().fit(features, labels)
-    assert (classifier.typicality(strangers, far=range(8)) < 0.05).mean() >= 0.5
+    assert (classifier.typicality(strangers, far=range(8)) < 0.05).mean() >= 0.6
     assert (classifier.typicality(known, far=range(8)) < 0.05).mean() <= 0.1
 
 

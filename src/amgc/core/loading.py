@@ -125,7 +125,8 @@ class _Total:
         first, last = int((enough >= 0).nonzero()[0]), int((also_enough >= 0).nonzero()[-1])
         ends = _crossing(loadings, enough, first, first - 1), _crossing(loadings, also_enough, last, last + 1)
         # T is divided by the number of samples, Σ by the degrees of freedom.
-        found = Loadings(*(end * self.samples / self.freedom for end in ends), float(best), float(error))
+        smallest, largest = (end * self.samples / self.freedom for end in ends)
+        found = Loadings(smallest, largest, float(best), float(error))
         return found, first == 0, last == len(loadings) - 1
 
     def upper(self) -> Tensor:

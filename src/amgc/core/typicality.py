@@ -159,7 +159,8 @@ def _joined(aligned: Tensor, farther: Tensor, clear: Tensor, distance: float, cl
     with_direction, with_distance = CLEAR_CORRELATIONS
     products = distance * CORRELATION + clearness * with_direction + distance * clearness * with_distance
     size = math.sqrt(1 + distance**2 + clearness**2 + 2 * products)
-    return (ndtri(aligned) - distance * farther + clearness * ndtri(clear)) / size
+    joined: Tensor = (ndtri(aligned) - distance * farther + clearness * ndtri(clear)) / size
+    return joined
 
 
 def _gaps(scores: Tensor, chosen: Tensor | None = None) -> Tensor:
