@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from amgc import files
+from amgc.data.decode import is_image_name
 from amgc.locking import LOCK, FolderBusyError, locked
 
 JOURNAL = "amgc-sort.jsonl"
@@ -113,6 +114,7 @@ class Mover:
     def _note(self, line: dict[str, Any]) -> None:
         """Append a line to the journal, on the disk."""
         if self._journal is None:
+            files.check_own(self.folder / JOURNAL)
             self._journal = self._open.enter_context((self.folder / JOURNAL).open("ab"))
             now = datetime.now(timezone.utc).isoformat(timespec="seconds")
             self._note({"sort": now})
@@ -229,6 +231,9 @@ def read_journal(folder: Path) -> list[Sort]:
                 entry = Entry(line["how"], line["from"], _inside(folder, line["to"]), int(line["size"]))
                 if entry.how not in ("copy", "move", "link") or not os.path.isabs(entry.source):
                     raise ValueError(text)
+                # The journal may come from anyone, and undoing puts files wherever it says: images only, as they were sorted.
+                if not (is_image_name(entry.source) and is_image_name(entry.target)):
+                    raise ValueError(text)
                 sorts[-1].entries.append(entry)
         except files.MISFITS as error:
             raise files.FileFormatError(f"line {number} of {str(path)!r} is damaged; restore it from a backup.") from error
@@ -236,10 +241,11 @@ def read_journal(folder: Path) -> list[Sort]:
 
 
 def _inside(folder: Path, name: str) -> str:
-    """Return the path of a name in the journal, which may not lead out of the folder."""
-    if os.path.isabs(name) or ".." in Path(name).parts:
+    """Return the path of a name in the journal, which may not lead out of the folder, not even by a link."""
+    path = os.path.join(os.path.abspath(folder), name)
+    if os.path.isabs(name) or ".." in Path(name).parts or os.path.islink(os.path.dirname(path)):
         raise ValueError(name)
-    return os.path.join(os.path.abspath(folder), name)
+    return path
 
 
 def finish(sort: Sort) -> None:
