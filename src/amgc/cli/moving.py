@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from amgc import files
-from amgc.data.decode import is_image_name
 from amgc.locking import LOCK, FolderBusyError, locked
 
 JOURNAL = "amgc-sort.jsonl"
@@ -231,9 +230,6 @@ def read_journal(folder: Path) -> list[Sort]:
                 entry = Entry(line["how"], line["from"], _inside(folder, line["to"]), int(line["size"]))
                 if entry.how not in ("copy", "move", "link") or not os.path.isabs(entry.source):
                     raise ValueError(text)
-                # The journal may come from anyone, and undoing puts files wherever it says: images only, as they were sorted.
-                if not (is_image_name(entry.source) and is_image_name(entry.target)):
-                    raise ValueError(text)
                 sorts[-1].entries.append(entry)
         except files.MISFITS as error:
             raise files.FileFormatError(f"line {number} of {str(path)!r} is damaged; restore it from a backup.") from error
@@ -255,6 +251,8 @@ def finish(sort: Sort) -> None:
     entry = sort.entries[-1]
     remove_partial(os.path.dirname(entry.target))
     if os.path.islink(entry.target) or not os.path.isfile(entry.target) or not os.path.isfile(entry.source):
+        return
+    if not _is_photo(entry.source):
         return
     if _is_claim(entry.target, entry):
         os.unlink(entry.target)
@@ -299,6 +297,8 @@ def undo(folder: Path) -> Undone:
 def _undo(entry: Entry) -> str | None:
     """Undo one operation. Returns None, "" if there was nothing to undo, or why it was not."""
     source, target = entry.source, entry.target
+    if entry.how == "move" and not _is_photo(source):
+        return f"{source} is not the name of an image, and the journal may come from anyone; move it back yourself"
     remove_partial(os.path.dirname(target))
     if entry.how == "move":
         remove_partial(os.path.dirname(source))
@@ -324,6 +324,15 @@ def _undo(entry: Entry) -> str | None:
     os.makedirs(os.path.dirname(source), exist_ok=True)
     transfer("move", Path(target), Path(source))
     return None
+
+
+def _is_photo(path: str) -> bool:
+    """Return whether a file has the name of an image. A journal that says otherwise could put a program anywhere."""
+    from PIL import Image
+
+    name = os.path.basename(path)
+    suffix = os.path.splitext(name)[1].lower()
+    return not name.startswith(".") and (suffix in Image.registered_extensions() or suffix in (".heic", ".heif", ".hif"))
 
 
 def _forget_last(folder: Path, earlier: Sequence[Sort]) -> None:

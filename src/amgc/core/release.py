@@ -209,7 +209,8 @@ def spectrum(second: Tensor, scale: Tensor | float, samples: float) -> Spectrum:
     theta = (values + (values.square() - largest**2).clamp_min(0).sqrt()) / 2
     known = values > largest
     found = torch.where(known, theta - dim / theta.clamp_min(1), 0.0)
-    rest = max(float((values.sum() - found.sum()) / (~known).sum().clamp_min(1)), 1e-3 * largest)
+    rest = float((values.sum() - found.sum()) / (~known).sum().clamp_min(1))
+    rest = min(max(rest, 1e-3 * largest), largest)
     values = torch.where(known, found.clamp_min(rest), rest)
     if not isinstance(scale, Tensor):
         return Spectrum(vectors, values * (scale / samples), largest * scale / samples)

@@ -360,31 +360,20 @@ def list_images(folder: Path) -> list[Path]:
     return list_files(folder).images
 
 
-def is_image_name(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is an image by its suffix, and not hidden."""
-    name = os.path.basename(path)
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes()
-
-
-def suffixes() -> set[str]:
-    """Return the suffixes of images, in small letters."""
-    from PIL import Image
-
-    return {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS} | {*OPTIONAL_SUFFIXES}
-
-
 def list_files(folder: Path) -> Listing:
     """Return the image files below a folder, by their suffixes, and what is left out."""
-    known = suffixes()
+    from PIL import Image
+
+    suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS} | {*OPTIONAL_SUFFIXES}
     found: list[Path] = []
     hidden: list[Path] = []
     for parent, folders, names in os.walk(folder):
         hidden += [Path(parent, name) for name in (*folders, *names) if name.startswith(".")]
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(parent, name) for name in names if not name.startswith(".")]
-    others = sorted(path for path in found if path.suffix.lower() not in known)
+    others = sorted(path for path in found if path.suffix.lower() not in suffixes)
     left_out = {"not an image, by its name": others, "hidden": sorted(hidden)}
-    images = sorted(path for path in found if path.suffix.lower() in known)
+    images = sorted(path for path in found if path.suffix.lower() in suffixes)
     return Listing(images, {reason: paths for reason, paths in left_out.items() if paths})
 
 
