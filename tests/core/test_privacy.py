@@ -211,6 +211,7 @@ def test_the_noise_comes_from_the_operating_system_and_never_repeats():
     assert not torch.equal(again.total, released().total)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(-1, 1))
 def test_noisy_sums_are_multiples_of_one_step_whatever_the_data(seed, value):
     noisy = core.noisy_sums(torch.tensor([[value]]), torch.tensor([0]), 1, 0.05, seeded(seed)).value

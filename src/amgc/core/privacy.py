@@ -101,7 +101,10 @@ class Privacy:
             if len(self.centre) != given.shape[1]:
                 raise ValueError(f"centre has {len(self.centre)} numbers, but rows have {given.shape[1]} features.")
             given = given - torch.tensor(self.centre, dtype=torch.float64)
-        made = given @ self.matrix(given.shape[1])
+        if given.shape[1] > self.directions:
+            made = given @ self.matrix(given.shape[1])
+        else:  # the same, faster
+            made = given - given.mean(1, keepdim=True) if self.clip is None else given
         scaled: Tensor = made / made.norm(dim=1, keepdim=True).clamp_min(self.shortest)
         return scaled
 

@@ -92,7 +92,7 @@ def release(
         counts.noise,
         centre,
         radius * totals.value @ back,
-        radius**2 * totals.noise * back.T @ back,
+        symmetric(radius**2 * totals.noise * back.T @ back),
         radius**2 * second,
         radius**4 * second_noise,
     )
@@ -119,8 +119,7 @@ def _joined(first: Noisy, again: Noisy, vectors: Tensor, deviation: Tensor, size
     variance = variance / 2 + torch.diag(variance.diagonal() / 2)  # half off the diagonal
     back = vectors * deviation
     spread = (variance @ deviation.square()) * deviation.square()
-    made = back @ joined @ back.T
-    return (made + made.T) / 2, (vectors * spread) @ vectors.T
+    return symmetric(back @ joined @ back.T), symmetric((vectors * spread) @ vectors.T)
 
 
 # ---- the functions that see the data -----------------------------------------------------------------------------------
@@ -205,7 +204,7 @@ def spectrum(second: Tensor, scale: Tensor | float, samples: float) -> Spectrum:
         white = torch.linalg.solve(half, torch.linalg.solve(half, second).T)
     else:
         half, white = math.sqrt(scale) * torch.eye(dim, dtype=torch.float64), second / scale
-    values, vectors = torch.linalg.eigh((white + white.T) / 2)
+    values, vectors = torch.linalg.eigh(symmetric(white))
     theta = (values + (values.square() - largest**2).clamp_min(0).sqrt()) / 2
     known = values > largest
     found = torch.where(known, theta - dim / theta.clamp_min(1), 0.0)
@@ -214,14 +213,18 @@ def spectrum(second: Tensor, scale: Tensor | float, samples: float) -> Spectrum:
     values = torch.where(known, found.clamp_min(rest), rest)
     if not isinstance(scale, Tensor):
         return Spectrum(vectors, values * (scale / samples), largest * scale / samples)
-    made = half @ (vectors * (values / samples)) @ vectors.T @ half
-    values, vectors = torch.linalg.eigh((made + made.T) / 2)
+    values, vectors = torch.linalg.eigh(symmetric(half @ (vectors * (values / samples)) @ vectors.T @ half))
     return Spectrum(vectors, values.clamp_min(float(values[-1]) * 1e-12), math.nan)
 
 
 def noise_scale(squares: Tensor) -> Tensor:
     """Return Q of a noise N ≈ √Q G √Q, G a Wigner matrix of variance 1, with E[N²] = Q tr Q (m, m)."""
     return squares / float(squares.trace().clamp_min(1e-300)) ** 0.5
+
+
+def symmetric(matrix: Tensor) -> Tensor:
+    """Return a matrix that is symmetric up to rounding errors without these. Files store one triangle."""
+    return (matrix + matrix.T) / 2
 
 
 def shrunk_vector(value: Tensor, noise: float) -> Tensor:
