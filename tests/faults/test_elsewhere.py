@@ -79,7 +79,9 @@ def test_undoing_a_strangers_sorting_follows_no_link_out_of_the_folder(folder):
     assert untouched(folder)
 
 
-def zipped(change=lambda content: content, method: int = zipfile.ZIP_DEFLATED, names: tuple[str, ...] = ("manifest.json",)) -> bytes:
+def zipped(
+    change=lambda content: content, method: int = zipfile.ZIP_DEFLATED, names: tuple[str, ...] = ("manifest.json",)
+) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", method) as archive:
         for name in names:
@@ -106,7 +108,9 @@ def test_a_strange_zip_file_is_refused(tmp_path, content):
     assert not any(path.suffix == ".safetensors" for path in tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"version": ' + "9" * 5000 + "}", "\ud7ff{"], ids=["nested", "digits", "text"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"version": ' + "9" * 5000 + "}", "\ud7ff{"], ids=["nested", "digits", "text"]
+)
 @pytest.mark.parametrize("read", [tensor_files.read, tensor_files.read_arrays, tensor_files.read_header])
 def test_strange_metadata_of_tensors_are_damage(tmp_path, text, read):
     save_file({"x": np.zeros(1)}, tmp_path / "x.safetensors", {"amgc": text})

@@ -79,7 +79,9 @@ def test_what_is_trusted_is_python(run, capsys):
     assert "evil.txt" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("setting", ['methods = ["evil.py"]', 'data = "evil.py:photos"', 'features = "evil.py"', '[only."evil.py"]'])
+@pytest.mark.parametrize(
+    "setting", ['methods = ["evil.py"]', 'data = "evil.py:photos"', 'features = "evil.py"', '[only."evil.py"]']
+)
 def test_a_python_file_that_a_preset_names_is_executed_only_if_the_user_names_it(tmp_path, monkeypatch, capsys, setting):
     monkeypatch.chdir(tmp_path)
     Path("evil.py").write_text(EVIL)

@@ -243,7 +243,9 @@ def test_a_body_that_trickles_is_given_up(limits):
 
     async def trickle() -> int:
         part = {"type": "http.request", "body": b"x", "more_body": True}
-        return await asyncio.wait_for(raw(Guard(reads, Settings(limits=Limits(**limits))), "/api/predict", 9999, part, every=0.1), 5)
+        return await asyncio.wait_for(
+            raw(Guard(reads, Settings(limits=Limits(**limits))), "/api/predict", 9999, part, every=0.1), 5
+        )
 
     assert asyncio.run(trickle()) == 408
 

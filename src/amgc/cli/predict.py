@@ -80,7 +80,9 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
     writer.writerow(["picture", "answer", "rejected", "fit", *places])
     for one in predictions:
         pairs = [value for label, share in zip(one.labels, one.probabilities, strict=True) for value in (cell(label), share)]
-        writer.writerow([cell(one.source), cell(one.answer), "yes" if one.rejected else "no", "" if one.fit is None else one.fit, *pairs])
+        writer.writerow(
+            [cell(one.source), cell(one.answer), "yes" if one.rejected else "no", "" if one.fit is None else one.fit, *pairs]
+        )
 
 
 def write_table(predictions: Iterator[Prediction]) -> None:

@@ -81,8 +81,9 @@ def named(name: str) -> Preset:
 
 
 def read(path: Path) -> Preset:
-    """Read a preset from a file and check all names in it. The file may come from anyone, so it executes no Python file that the
-    user has not named.
+    """Read a preset from a file and check all names in it.
+
+    The file may come from anyone, so it executes no Python file that the user has not named.
     """
     preset = Preset(name=path.stem, path=str(path))
     with preset.blamed():

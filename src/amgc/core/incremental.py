@@ -21,8 +21,8 @@ from amgc.core.expected import BETTER, ENOUGH, MANY, ROUGH, ExpectedAccuracy
 from amgc.core.inputs import Label, check_finite, check_range, check_small, in_range, plain
 from amgc.core.parameters import available, check_parameters, read_shrinkage
 from amgc.core.privacy import Privacy, Sums
-from amgc.core.release import release
 from amgc.core.regularised import Solution, solve_regularised
+from amgc.core.release import release
 from amgc.core.shrinkage import Standardize
 from amgc.core.solver import Balance, Head
 from amgc.core.statistics import ClassStatistics, Form
@@ -112,7 +112,7 @@ class IncrementalClassifier:
         return self
 
     def collect(self, X: Any, y: Any) -> Self:
-        """Learn a batch of a lesson. With `epsilon`, the rows wait in memory for `finish`, which adds noise to their sums once."""
+        """Learn a batch of a lesson. With `epsilon`, rows wait in memory for `finish`, which adds noise to their sums once."""
         if (privacy := self.privacy) is None:
             return self.partial_fit(X, y)
         X, y = self._checked_data(X, y, reset=self._waiting is None and not hasattr(self, "statistics_"))

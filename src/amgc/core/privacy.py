@@ -246,9 +246,9 @@ class Sums:
         """Return class statistics, in "shared" form, that take the noise into account.
 
         Counts are drawn towards their average as far as noise explains how they differ. Means are drawn towards theirs in each
-        direction as far as noise explains how the means differ in it, where one variance for all classes is the total variance
-        less that of the drawn means: new samples deviate from these by so much. Covariances between directions whose variance is
-        lost in the noise are left out.
+        direction as far as noise explains how the means differ in it. The covariance is the total one less that of the drawn
+        means: new samples deviate from these by so much. Covariances of means between directions whose variance is lost in the
+        noise are left out.
         """
         count = _shrunk(self.count, self.noise[:, 0]).clamp_min(1)
         samples = float(count.sum()) + self.others

@@ -193,8 +193,8 @@ def spectrum(second: Tensor, scale: Tensor | float, samples: float) -> Spectrum:
     """Return the eigenvectors and eigenvalues of Σ x xᵀ / n without its noise √Q G √Q, G a Wigner matrix of variance 1.
 
     scale : Q (m, m), or q for Q = q I. In coordinates in which Q = I the noise has eigenvalues up to 2 √m. A larger one, l, is
-    that of a direction with θ = (l + √(l² - 4 m)) / 2, of which the found direction has θ - m / θ. The others share what is left
-    of the trace, which the noise does not change.
+    that of a direction with θ = (l + √(l² - 4 m)) / 2, of which the found direction has θ - m / θ. The others share what is
+    left of the trace, which the noise does not change.
     """
     dim = second.shape[0]
     largest = 2 * math.sqrt(dim)
