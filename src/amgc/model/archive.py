@@ -58,12 +58,12 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
                 raise FileFormatError("the zip file contains more files than a model has, or two of the same name.")
             left = most_bytes
             for one in members:
-                with archive.open(one) as file:
-                    part = file.read(left + 1)
-                left -= len(part)
-                if left < 0:
-                    raise FileFormatError(f"the files in the zip file are larger than {most_bytes / 1e6:.0f} MB.")
-                (into / one.filename).write_bytes(part)
+                with archive.open(one) as file, (into / one.filename).open("wb") as written:
+                    while part := file.read(1 << 20):  # not all at once: a small zip file may unpack to gigabytes
+                        left -= len(part)
+                        if left < 0:
+                            raise FileFormatError(f"the files in the zip file are larger than {most_bytes / 1e6:.0f} MB.")
+                        written.write(part)
     except FileFormatError:
         raise
     except UNREADABLE as error:
