@@ -75,6 +75,11 @@ class Kept:
         return found[0]
 
 
+def is_kept(name: str) -> bool:
+    """Return whether there is a file results/NAME.txt."""
+    return (RESULTS / f"{name}.txt").exists()
+
+
 @cache
 def kept(name: str) -> Kept:
     """Read the file results/NAME.txt."""

@@ -115,13 +115,21 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     rows = drawn(y, count, seed)
     rest = np.setdiff1d(np.arange(len(y)), rows)
     rest = rest[drawn(y[rest], HELD_OUT, seed)]
-    # One or two samples a class: no draws count. More: nothing but draws counts.
-    trusted = math.inf if count <= 2 else 0.0
-    with patch.multiple(calibration, REAL=1.0, TRUSTED_ABOVE=trusted, TRUSTED_BELOW=trusted):
-        ours = AMGCClassifier().fit(X[rows], y[rows])
-    best = best_temperature(ours.decision_function(X[rest]), y[rest])
+    found = {}
+    no_draws = {"TRUSTED_ABOVE": math.inf, "TRUSTED_BELOW": math.inf, "TRUSTED_NOISE": 0.0}
+    with patch.multiple(calibration, **no_draws):
+        with patch.object(calibration, "POWER", 0.0):
+            ours = AMGCClassifier().fit(X[rows], y[rows])
+        best = best_temperature(ours.decision_function(X[rest]), y[rest])
+        found["lead"] = (calibration.UNKNOWN_LEAD if count == 1 else calibration.LEAD) * ours.temperature_ / best
+        if count > 1:
+            with patch.object(calibration, "POWER", 1.0):
+                noisy = AMGCClassifier().fit(X[rows], y[rows])
+            found["noise"] = calibration.NOISE * noisy.temperature_ / ours.temperature_
     if count <= 2:
-        return {"lead": calibration.UNKNOWN_LEAD * ours.temperature_ / best}
+        return found
+    with patch.multiple(calibration, REAL=1.0, TRUSTED_ABOVE=0.0, TRUSTED_BELOW=0.0):  # nothing but draws counts
+        ours = AMGCClassifier().fit(X[rows], y[rows])
     with patch.object(typicality, "REAL", 0.0):
         typical = typicality.Typicality(ours.statistics_)
     own = np.array([ours.statistics_.index(label) for label in y[rest].tolist()])
@@ -129,7 +137,7 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     around = logs - (np.bincount(own, logs) / np.bincount(own))[own]
     variance = float(around @ around) / (len(own) - len(np.unique(own)))
     expected = typical.near.expected[typical.place[own]].numpy()
-    return {
+    return found | {
         "temperature": best / ours.temperature_,
         "spread": math.sqrt(max(variance - typical.near.spread**2, 0.0)),
         "offset": float((logs - expected).mean()),

@@ -3,7 +3,7 @@
     python benchmarks/decode.py            # half a minute
     python benchmarks/decode.py --quick    # few files, seconds
 
-This is why `amgc.data.decode.Files` uses threads.
+This is why `amgc.data.image_files.Files` uses threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from _report import kept, side_by_side
 from PIL import Image
 
-from amgc.data.decode import available_cores, decode
+from amgc.data.decode import decode
+from amgc.data.image_files import available_cores
 
 SIZES = ((500, 376, 256, 200), (64, 64, 64, 2000))  # width and height of the files, side of the result, number of files
 

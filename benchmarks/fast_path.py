@@ -1,12 +1,15 @@
 """Measure CIFAR-100 without training: whitened patches and the closed form, from the raw files to the report.
 
-    python benchmarks/fast_path.py --root DATA                 # everything, about an hour on two cores; resumable
-    python benchmarks/fast_path.py --root DATA --only headline # or front, tasks, orders
+    python benchmarks/fast_path.py --root DATA                 # everything, hours on two cores; resumable
+    python benchmarks/fast_path.py --root DATA --only best     # or lengths, seeds, controls, front, tasks, orders
     python benchmarks/fast_path.py --print                     # tables and plot of the existing runs
+    python benchmarks/fast_path.py --quick                     # digits, seconds; nothing is kept
 
-headline: as many filters as 20 minutes and 14 GB allow. front: accuracy against time, by the number of filters. tasks: 10, 20
-and 100 tasks; with 100, task 1 is a single class. orders: three class orders. Each run is a folder under --out. Seconds are
-those of the whole command, memory is its peak. Run it on an idle machine.
+best: the preset best-cifar100-t10. lengths, seeds, controls: the same with 20, 50 and 100 tasks, with three class orders,
+and with other methods on the same features. front: the fast presets, accuracy against time, by the number of filters. tasks:
+10, 20 and 100 tasks; with 100, task 1 is a single class. orders: three class orders. Each run is a folder under --out. Seconds
+are those of the whole command, memory is its peak. Run it on an idle machine. A finished run is not repeated;
+tables without any run stay as they were kept.
 """
 
 from __future__ import annotations
@@ -17,44 +20,61 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-from _report import kept
+from _report import RESULTS, kept
 
 from amgc.report import RunError, load_run
 from amgc.report.paper import figures
 from amgc.runs import RunRecord
 
 FRONT = (50, 100, 200, 400, 800, 1600, 2400, 3200)
-HEADLINE = 3200
 COMPARED = 800  # for what takes many runs
 SEEDS = (1993, 1994, 1995)
 
-Cell = tuple[int, int, int]  # filters, tasks, seed
+
+class Cell(NamedTuple):
+    """A run: `amgc run PRESET --tasks T --seed SEED --method METHOD`, with the preset's number of filters if it is 0."""
+
+    filters: int
+    tasks: int = 10
+    seed: int = 1993
+    method: str = "amgc-closed"
+    preset: str = "fast-cifar100-t10"
+
+    def folder(self, out: Path) -> Path:
+        kind = f"k{self.filters}" if self.filters else self.preset.split("-")[0]
+        method = "" if self.method == "amgc-closed" else f"-{self.method}"
+        return out / f"{kind}-t{self.tasks}-s{self.seed}{method}"
+
+
+BEST = Cell(0, preset="best-cifar100-t10")
 CELLS: dict[str, list[Cell]] = {
-    "headline": [(HEADLINE, 10, 1993)],
-    "front": [(filters, 10, 1993) for filters in FRONT],
-    "tasks": [(COMPARED, tasks, 1993) for tasks in (10, 20, 100)],
-    "orders": [(COMPARED, 10, seed) for seed in SEEDS],
+    "best": [BEST],
+    "lengths": [BEST._replace(tasks=tasks) for tasks in (10, 20, 50, 100)],
+    "seeds": [BEST._replace(tasks=tasks, seed=seed) for tasks in (10, 20) for seed in SEEDS],
+    "controls": [BEST._replace(method=method) for method in ("lda", "ranpac", "acil")],
+    "front": [Cell(filters) for filters in FRONT],
+    "tasks": [Cell(COMPARED, tasks) for tasks in (10, 20, 100)],
+    "orders": [Cell(COMPARED, seed=seed) for seed in SEEDS],
 }
-
-
-def folder_of(cell: Cell, out: Path) -> Path:
-    filters, tasks, seed = cell
-    return out / f"k{filters}-t{tasks}-s{seed}"
+QUICK = {"front": [Cell(10, 5, preset="fast-digits"), Cell(20, 5, preset="fast-digits")]}
 
 
 def work(cell: Cell, out: Path, root: str) -> None:
     """Run a cell and store its time and memory. An interrupted run starts again, so that its time is right."""
-    (filters, tasks, seed), folder = cell, folder_of(cell, out)
+    folder = cell.folder(out)
     note = folder / "cost.json"
     if note.exists():
         return
     for file in folder.glob("*") if folder.exists() else ():
         file.unlink()
-    command = [sys.executable, "-m", "amgc", "run", f"fast-cifar100-t{tasks}", "--features.filters", str(filters)]
-    command += ["--seed", str(seed), "--out", str(folder), "--quiet"]
+    command = [sys.executable, "-m", "amgc", "run", cell.preset, "--tasks", str(cell.tasks), "--method", cell.method]
+    command += ["--features.filters", str(cell.filters)] if cell.filters else []
+    command += ["--seed", str(cell.seed), "--out", str(folder), "--quiet"]
     start, load = time.monotonic(), os.getloadavg()[0]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"AMGC_DATA": root})
     _, status, usage = os.wait4(process.pid, 0)
@@ -66,36 +86,48 @@ def work(cell: Cell, out: Path, root: str) -> None:
 
 def found(cell: Cell, out: Path) -> tuple[RunRecord, dict[str, float]] | None:
     """Return a finished run with its time and memory."""
-    folder = folder_of(cell, out)
+    folder = cell.folder(out)
     try:
         return load_run(folder), json.loads((folder / "cost.json").read_text())
     except (OSError, RunError):
         return None
 
 
-def show(name: str, out: Path) -> None:
-    """Print the table of the existing runs."""
-    rows = [(cell, run) for cell in dict.fromkeys(CELLS[name]) if (run := found(cell, out))]
+def show(name: str, cells: list[Cell], out: Path) -> None:
+    """Print the table of the existing runs; without any, the table that was kept before."""
+    rows = [(cell, run) for cell in dict.fromkeys(cells) if (run := found(cell, out))]
     if not rows:
+        before = (RESULTS / "fast_path.txt").read_text().split("\n\n") if (RESULTS / "fast_path.txt").exists() else []
+        for table in before:
+            if table.startswith(f"{name}\n"):
+                print(f"{table}\n")
         return
-    print(f"{name}\n  filters  features   T  seed     LA    AIA  task 1   seconds  peak GB  load before  commit")
-    for (filters, tasks, seed), (run, cost) in rows:
-        m = run.metrics
+    print(f"{name}\n  filters  features   T  seed     LA    AIA  task 1   seconds  peak GB  load before  method       commit")
+    for cell, (run, cost) in rows:
+        m, options = run.metrics, run.config.get("features_options") or {}
+        filters = options.get("filters") or cell.filters
+        features = filters * (options.get("components") or 2 * options.get("grid", 2) ** 2)
         figures = f"{100 * m.last_accuracy:5.1f}  {100 * m.average_incremental_accuracy:5.1f}  {100 * m.accuracy[0]:6.1f}"
         spent = f"{cost['seconds']:8.0f}  {cost['peak_bytes'] / 1e9:7.1f}  {cost['load']:11.2f}"
-        print(f"  {filters:7}  {8 * filters:8}  {tasks:3}  {seed}  {figures}  {spent}  {run.commit}")
-    if name == "orders" and len(rows) > 1:
+        print(f"  {filters:7}  {features:8}  {cell.tasks:3}  {cell.seed}  {figures}  {spent}  {cell.method:11}  {run.commit}")
+    for tasks in dict.fromkeys(cell.tasks for cell, _ in rows) if name in ("orders", "seeds") else ():
+        same = [run.metrics for cell, (run, _) in rows if cell.tasks == tasks]
         for label, values in (
-            ("LA", [100 * run.metrics.last_accuracy for _, (run, _) in rows]),
-            ("AIA", [100 * run.metrics.average_incremental_accuracy for _, (run, _) in rows]),
+            ("LA", [100 * metrics.last_accuracy for metrics in same]),
+            ("AIA", [100 * metrics.average_incremental_accuracy for metrics in same]),
         ):
-            print(f"  {label} over {len(rows)} class orders: {statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}")
+            if len(same) > 1:
+                average = f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+                start = (
+                    f"{label} over {len(same)} class orders" if name == "orders" else f"T = {tasks}, {label}, {len(same)} seeds"
+                )
+                print(f"  {start}: {average}")
     print()
 
 
 def plot(out: Path, path: Path) -> None:
     """Plot accuracy against time, with the paper's AMGC as a line."""
-    rows = [(cell[0], *run) for cell in CELLS["front"] if (run := found(cell, out))]
+    rows = [(cell.filters, *run) for cell in CELLS["front"] if (run := found(cell, out))]
     if len(rows) < 2:
         return
     import matplotlib
@@ -128,14 +160,22 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, default=Path("runs/fast_path"))
     arguments.add_argument("--only", nargs="+", choices=list(CELLS), default=list(CELLS))
     arguments.add_argument("--print", action="store_true", help="only print, plot and keep what is there")
+    arguments.add_argument("--quick", action="store_true", help="digits with few filters, and nothing is kept")
     chosen = arguments.parse_args()
+    if chosen.quick:
+        with kept("fast_path"), tempfile.TemporaryDirectory() as folder:
+            for name, cells in QUICK.items():
+                for cell in cells:
+                    work(cell, Path(folder), chosen.root)
+                show(name, cells, Path(folder))
+        return
     if not chosen.print:
         for name in chosen.only:
             for cell in CELLS[name]:
                 work(cell, chosen.out, chosen.root)
     with kept("fast_path"):
-        for name in CELLS:
-            show(name, chosen.out)
+        for name, cells in CELLS.items():
+            show(name, cells, chosen.out)
     plot(chosen.out, Path(__file__).parents[1] / "docs" / "fast_path.png")
 
 

@@ -38,6 +38,7 @@ def learned(classes: int, dim: int, each: int) -> FeCAM:
             )
             for label in range(classes)
         ],
+        drawing,
     )
     return method
 

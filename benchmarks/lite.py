@@ -24,7 +24,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 from torch import Tensor, nn
 
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 from amgc.features import build
 from amgc.features.lite import read_published
 from amgc.model.extractors import encode_batches
@@ -49,16 +49,16 @@ def inferring(function: Callable[[Tensor], Tensor], images: Tensor) -> Callable[
     return job
 
 
-def compare(size: int, threads: int, rounds: int) -> None:
+def compare(size: int, threads: int, rounds: int, batch: int) -> None:
     """Print milliseconds an image of both networks."""
     torch.set_num_threads(threads)
     theirs, ours = (
         original(size),
         build("lite0", image_shape=(3, size, size), stages=(8,), textures=(), unit=False).eval().requires_grad_(False),
     )
-    images = torch.randn(BATCH, 3, size, size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(0))
     jobs = {
-        "original": inferring(lambda batch: theirs.extract_features(batch).mean((2, 3)), images),
+        "original": inferring(lambda given: theirs.extract_features(given).mean((2, 3)), images),
         "folded": inferring(ours.joined, images),
         "ours": inferring(ours, images),
     }
@@ -66,8 +66,8 @@ def compare(size: int, threads: int, rounds: int) -> None:
     assert all(torch.allclose(each, expected, rtol=0, atol=1e-4) for each in found), "the same features"
     times = side_by_side(jobs, rounds)
     for name, seconds in times.items():
-        least, most = (1000 * each / BATCH for each in times.spread[name])
-        shown = f"{1000 * seconds / BATCH:6.1f} ms ({least:.1f} to {most:.1f})"
+        least, most = (1000 * each / batch for each in times.spread[name])
+        shown = f"{1000 * seconds / batch:6.1f} ms ({least:.1f} to {most:.1f})"
         print(f"  {size} px, {threads} threads, {name:10s} {shown:26s} {times['original'] / seconds:5.2f} x the original")
 
 
@@ -98,10 +98,11 @@ def main() -> None:
     arguments.add_argument("--quick", action="store_true", help="one size and few files, to see that it runs")
     quick = arguments.parse_args().quick
     with kept("lite"):
-        print(f"EfficientNet-Lite0, milliseconds an image, batches of {BATCH}")
+        batch = 4 if quick else BATCH
+        print(f"EfficientNet-Lite0, milliseconds an image, batches of {batch}")
         for threads in (available_cores(),) if quick else (available_cores(), 1):
             for size in SIZES[:1] if quick else SIZES:
-                compare(size, threads, 1 if quick else 7)
+                compare(size, threads, 1 if quick else 7, batch)
         from_files(4 if quick else 64, 1 if quick else 5)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from _report import kept
 from start import make_model
 
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from browser import Browser, find_chromium

@@ -35,7 +35,7 @@ from joblib import Parallel, delayed
 from sklearn.datasets import load_digits
 
 from amgc.core import calibration, typicality
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 from amgc.model import Model
 
 PARTS = ("heads", "features", "calibration", "novelty", "speed", "constants")
@@ -71,6 +71,16 @@ def row(name: str, columns: Sequence[Sequence[float]], digits: int = 1) -> None:
     print(f"  {name:42s}" + "".join(f"{cell:>18s}" for cell in cells), flush=True)
 
 
+def paired(name: str, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> None:
+    """Print mean and standard error of the differences, in points."""
+    cells = []
+    for one, other in zip(ours, theirs, strict=True):
+        apart = np.subtract(one, other) if other else np.empty(0)
+        error = f" ± {apart.std(ddof=1) / len(apart) ** 0.5:.1f}" if len(apart) > 1 else ""
+        cells.append(f"{apart.mean():+.1f}{error}" if len(apart) else "-")
+    print(f"  {name:42s}" + "".join(f"{cell:>18s}" for cell in cells), flush=True)
+
+
 class Table:
     """Figures by number of photos, and rows of them."""
 
@@ -97,8 +107,14 @@ def show_heads(sets: Sequence[Photos], counts: Sequence[int | None], draws: int)
             found = together(heads, [(photos, kind, *call) for call in calls])
             table = Table(calls, found, counts)
             heading(f"heads, {photos.name}, {kind} of lite0: accuracy, %", counts)
-            for name in ("ours", "logistic regression", "shrunk LDA", "cosine to the class means"):
+            rivals = ("logistic regression", "shrunk LDA", "cosine to the class means")
+            for name in ("ours", *rivals):
                 row(name, table.of(name))
+            heading(
+                f"differences, {photos.name}, {kind} of lite0: ours less the other, same draws; mean ± standard error", counts
+            )
+            for name in rivals:
+                paired(name, table.of("ours"), table.of(name))
             heading(f"calibration, {photos.name}, {kind} of lite0", counts)
             for label, (name, digits) in CALIBRATION.items():
                 row(label, table.of("ours" if name == "accuracy" else name), digits)
@@ -194,12 +210,16 @@ def show_constants(sets: Sequence[Photos], draws: int) -> None:
         tables[name] = Table(fitting, found, counts)
     named = {
         "temperature": (f"best temperature on held-out samples over that of draws (REAL, {calibration.REAL})", True),
-        "lead": (f"lead of class means in best temperatures (UNKNOWN_LEAD, {calibration.UNKNOWN_LEAD})", True),
+        "lead": (
+            f"lead of class means in best temperatures (UNKNOWN_LEAD, {calibration.UNKNOWN_LEAD}; LEAD, {calibration.LEAD})",
+            True,
+        ),
+        "noise": (f"noise of the lead, in units of one sample (NOISE, {calibration.NOISE})", True),
         "spread": (f"sd of log squared distances beyond a Gaussian (REAL, {typicality.REAL})", False),
         "offset": ("mean of log squared distances less the expected one", False),
     }
     for key, (title, ratio) in named.items():
-        own = [count for count in counts if (count <= 2) == (key == "lead")]
+        own = [count for count in counts if count > {"lead": 0, "noise": 1}.get(key, 2)]
         heading(f"constants: {title}", own, "samples a class")
         for name, table in tables.items():
             row(name, table.of(key, own), digits=2)
@@ -221,7 +241,7 @@ def main() -> None:
         print(f"skipped: there are no photos in {given.photos or '../shared/data/photos'}; name their folder with --photos.")
         return
     load = os.getloadavg()[0]
-    counts, draws = ((1, 5, None), 1) if given.quick else (COUNTS, DRAWS)
+    counts, draws = ((1, None), 1) if given.quick else (COUNTS, DRAWS)
     with kept("photos"), tempfile.TemporaryDirectory() as place:
         folder = draw_sets(Path(place)) if given.quick else given.photos
         if "speed" in given.only:  # first, as the other parts keep the machine busy

@@ -3,8 +3,8 @@
     AMGC_DATA=DATA python benchmarks/warm.py    # the first run encodes 60,000 images; resumable
     python benchmarks/warm.py --quick           # two methods on digits without a network; nothing is kept
 
-The same as `amgc compare amgc-closed lda ranpac acil fecam ncm --data warm-cifar100-t10 warm-cifar100-t20`. ImageNet's classes
-include most of CIFAR-100's, so these figures are not comparable with those of a cold start.
+The same as `amgc compare amgc-closed lda ranpac acil ds-al fecam ncm --data warm-cifar100-t10 warm-cifar100-t20`.
+ImageNet's classes include most of CIFAR-100's, so these figures are not comparable with those of a cold start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from _report import kept
 
 import amgc
 
-METHODS = ["amgc-closed", "lda", "ranpac", "acil", "fecam", "ncm"]
+METHODS = ["amgc-closed", "lda", "ranpac", "acil", "ds-al", "fecam", "ncm"]
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ class Browser:
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)  # its own processes: it was started in a session of its own
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own processes: it has its own session
             self.process.wait()
         os.close(self.answers)
         shutil.rmtree(self.home, ignore_errors=True)

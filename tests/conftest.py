@@ -16,9 +16,31 @@ import pytest
 import torch
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests first, so that all processes finish at about the same time."""
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run slow tests first, so that all processes finish at about the same time. With other kernels, run fewer variants."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if "AMGC_CPUS" in os.environ:
+        kept = representatives(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def representatives(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return, of each parametrised test, variants that have each value of each parameter once, not all combinations."""
+    kept: set[pytest.Item] = set()
+    seen: set[tuple[str, str, int]] = set()
+    for enough in (
+        all,
+        any,
+    ):  # first variants in which every value is new, such as (0, 0) and (1, 1); then what is still missing
+        for item in items:
+            given = item.callspec.params if hasattr(item, "callspec") else {}
+            values = {(item.nodeid.partition("[")[0], name, id(value)) for name, value in given.items()}
+            if item not in kept and (not values or enough(value not in seen for value in values)):
+                kept.add(item)
+                seen |= values
+    return kept
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,6 +58,14 @@ def installed_packages_stay() -> Iterator[None]:
         patch.setattr(importlib.metadata, "version", cache(importlib.metadata.version))
         registry = lightning_fabric.utilities.registry
         patch.setattr(registry, "entry_points", cache(registry.entry_points))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rough_estimates() -> Iterator[None]:
+    """Time one step, not three, for the cost estimate of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("amgc.engine.cost.STEPS", 1)
         yield
 
 

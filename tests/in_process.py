@@ -21,7 +21,7 @@ class Done:
 
 
 class Here:
-    """An executor that does a job when it is handed over, and remembers it."""
+    """An executor that runs a job when it is submitted, and records it."""
 
     slots = 1
 
@@ -40,7 +40,7 @@ class Here:
 
     @property
     def names(self) -> list[str]:
-        """Of the cells that were worked on, and a new list begins."""
+        """Return the names of the cells that were run, and start a new list."""
         names = ["/".join(Path(job.folder).parts[-2:]) for job in self.jobs]
         self.jobs = []
         return names

@@ -1,4 +1,4 @@
-"""Drawn landscapes that a person can tell apart at a glance."""
+"""Drawn landscapes that a person can distinguish at a glance."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -17,8 +17,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent  # what all processes share
     folder, made = root / name, root / f"{name}.made"
-    with (root / f"{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(root / f"{name}.lock"):
         if not made.exists():
             shutil.rmtree(folder, ignore_errors=True)  # another has tried, and failed
             folder.mkdir()

@@ -1,4 +1,4 @@
-"""Images of three classes, a model that knows two of them, and a server in a process of its own."""
+"""Images of three classes, a model that knows two of them, and a server in its own process."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def learned(name: str, stream: Sequence[Block], seed: int = 0, batch: int = 7, *
         stop = task.new.stop
         method.task = task
         method.begin(task, torch.Generator().manual_seed(seed + index))
-        method.end(task, list(zip(features.split(batch), labels.split(batch), strict=True)))
+        batches = list(zip(features.split(batch), labels.split(batch), strict=True))
+        method.end(task, batches, torch.Generator().manual_seed(seed))
     return method
 
 

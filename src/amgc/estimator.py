@@ -49,10 +49,10 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         number the first only.
     standardize : bool or "auto", default="auto"
         Whether to regularise as if every feature had unit variance. Otherwise the result depends on the features' units. "auto"
-        does so if the variances differ by orders of magnitude. Embeddings and pixels are better without.
+        does so if the variances differ by orders of magnitude, and else by the share that leave-one-out chooses.
     epsilon : float or None, default=None
         Budget of differential privacy for each sample; 1 is strong, 8 is weak. Every call of `fit` or `partial_fit` adds noise
-        to its sums, once, and one covariance is stored for all classes. None: no noise. Whoever has the classifier can then
+        to its sums, once, and one covariance is stored for all classes. None: no noise. Anyone with the classifier can then
         compute whether a sample was learned, and from two versions of it a sample that was learned in between.
     delta : float, default=1e-5
         Probability with which the bound of `epsilon` may fail. It should be well below 1 / number of samples.

@@ -87,7 +87,7 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise FileFormatError if something is at `path` that is no regular file, for readers that open it themselves."""
+    """Raise FileFormatError if something is at `path` that is not a regular file, for readers that open it themselves."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise FileFormatError(f"{os.fspath(path)!r} is not a regular file; remove it.")
 
@@ -102,7 +102,7 @@ def check_own(path: Path) -> None:
 
 
 def parse_json(content: bytes | str, *, finite: bool = False) -> Any:
-    """Return the value of a JSON text; raise ValueError for whatever is wrong. `finite` rejects NaN and infinity."""
+    """Return the value of a JSON text; raise ValueError if it is invalid. `finite` rejects NaN and infinity."""
     try:
         text = content.decode() if isinstance(content, bytes) else content
         return json.loads(text, parse_constant=_reject if finite else None)

@@ -28,7 +28,7 @@ type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 def option(default: Any, help: str, source: str = "", *, path: bool = False, metavar: str | None = None) -> Any:
     """Declare a field of a frozen dataclass as an option.
 
-    source : where the default comes from, such as a paper's section; empty for a choice of our own.
+    source : where the default comes from, such as a paper's section; empty for our own choice.
     path : whether the value is the path of a file or folder. A run's config stores it as an absolute path.
     metavar : what the help text calls the value; by default its type.
     """

@@ -36,6 +36,20 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
     _write(path, kind, header, lambda header: _digest(header, tensors), lambda *to: save_file(tensors, *to))
 
 
+def to_bytes(kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+    """Return the content of the file that `write` makes, to be sent to another process."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+    header = plain_json(header)
+    content: bytes = save(tensors, {"amgc": _about(kind, header, _digest(header, tensors))})
+    return content
+
+
+def _about(kind: str, header: dict[str, Any], digest: str) -> str:
+    return json.dumps({"kind": kind, "version": VERSION, "sha256": digest, "header": header})
+
+
 def write_arrays(path: str | os.PathLike[str], kind: str, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
     """Write the same file as `write` does, from numpy arrays. Does not import torch."""
     import numpy as np
@@ -53,7 +67,7 @@ def _write(
     save: Callable[[Path, dict[str, str]], None],
 ) -> None:
     header = plain_json(header)
-    text = json.dumps({"kind": kind, "version": VERSION, "sha256": digest(header), "header": header})
+    text = _about(kind, header, digest(header))
     with atomic(path) as temporary:
         try:
             save(temporary, {"amgc": text})
@@ -175,6 +189,16 @@ def read_array(path: str | os.PathLike[str], name: str) -> list[float]:
     with safe_open(path, framework="np") as file:
         values: list[float] = file.get_tensor(name).tolist()
     return values
+
+
+def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with a prefix before their names."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def without(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from amgc.cli.jobs import schedule
 from amgc.cli.jobs.board import Board, cell_text, results, time_left
-from amgc.cli.jobs.schedule import Work, carry_out, must_wait
+from amgc.cli.jobs.schedule import Work, must_wait, run_all
 from amgc.cli.progress import Quiet
 
 
@@ -128,7 +128,7 @@ def test_ctrl_c_stops_every_job_once_and_a_second_kills_them():
 
     nowhere: Any = SimpleNamespace(slots=2)
     with pytest.raises(KeyboardInterrupt):
-        carry_out(works, nowhere, {}, watch, show)
+        run_all(works, nowhere, {}, watch, show)
     assert (jobs[0].asked, jobs[0].killed) == (1, 0) and (jobs[1].asked, jobs[1].killed) == (1, 1)
     assert shown[-1] == ["waiting", "running", "waiting"]  # c was not started
 
@@ -137,5 +137,9 @@ def test_jobs_do_not_use_more_threads_than_the_user_allows(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("AMGC_DATA", "/somewhere")
     assert schedule.job_environment(["compare", "--all"], 8)["OMP_NUM_THREADS"] == "3"
-    told = schedule.job_environment(["compare", "--all"], 2)
-    assert (told["OMP_NUM_THREADS"], told["AMGC_DATA"], told["AMGC_COMMAND"]) == ("2", "/somewhere", '["compare", "--all"]')
+    output = schedule.job_environment(["compare", "--all"], 2)
+    assert (output["OMP_NUM_THREADS"], output["AMGC_DATA"], output["AMGC_COMMAND"]) == (
+        "2",
+        "/somewhere",
+        '["compare", "--all"]',
+    )

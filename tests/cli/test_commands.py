@@ -44,14 +44,16 @@ class Mine(Method[MineHyper]):
 
 def test_a_run_is_shown_and_resumed_when_it_is_finished(capsys):
     assert main(["run", *AMGC]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"amgc: [\d,]+ image passes", told) and "amgc, task 2/2: " in told and "amgc show runs/digits" in told
-    assert "\x1b" not in told and "LA" in told and "last accuracy" in told
+    output = capsys.readouterr().out
+    assert (
+        re.search(r"amgc: [\d,]+ image passes", output) and "amgc, task 2/2: " in output and "amgc show runs/digits" in output
+    )
+    assert "\x1b" not in output and "LA" in output and "last accuracy" in output
     assert {"run.json", "metrics.jsonl", "plan.json", "accuracy.png"} <= {path.name for path in Path("runs/digits").iterdir()}
     before = Path("runs/digits/metrics.jsonl").read_bytes()
     assert main(["resume", "runs/digits"]) == 0
-    told = capsys.readouterr().out
-    assert "runs/digits is already finished." in told and "LA" in told
+    output = capsys.readouterr().out
+    assert "runs/digits is already finished." in output and "LA" in output
     assert Path("runs/digits/metrics.jsonl").read_bytes() == before
     assert main(["show", "runs/digits"]) == 0
     assert "finished" in capsys.readouterr().out
@@ -104,18 +106,18 @@ def test_a_folder_that_holds_a_run_is_refused_with_advice(capsys):
 
 def test_a_dry_run_tells_the_cost_and_writes_nothing(capsys):
     assert main(["run", *TINY, "--dry-run"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("finetune", "amgc", "joint"):
-        assert re.search(rf"^{name}: [\d,]+ image passes", told, re.MULTILINE)
-    assert re.search(r"^all: about ", told, re.MULTILINE)
+        assert re.search(rf"^{name}: [\d,]+ image passes", output, re.MULTILINE)
+    assert re.search(r"^all: about ", output, re.MULTILINE)
     assert main(["run", *AMGC, "--dry-run", "--out", "x"]) == 0
     assert list(Path().iterdir()) == []
 
 
 def test_methods_that_share_task_1_get_the_figures_that_they_get_alone(capsys):
     assert main(["run", *TINY, "--out", "all"]) == 0
-    told = capsys.readouterr().out
-    assert "Task 1 is trained once, by finetune, and reused by amgc and joint." in told
+    output = capsys.readouterr().out
+    assert "Task 1 is trained once, by finetune, and reused by amgc and joint." in output
     assert sorted(path.name for path in Path("all").iterdir()) == ["accuracy.png", "amgc", "finetune", "joint", "plan.json"]
     for name in ("finetune", "amgc", "joint"):
         assert main(["run", *TINY, "--method", name, "--quiet", "--out", name]) == 0
@@ -151,10 +153,10 @@ def test_the_papers_figures_are_shown_for_the_methods_that_are_run(capsys):
     text += "[paper]\namgc = { LA = 12.3, AIA = 45.6 }\nfecam = { LA = 78.9, AIA = 65.4 }\npass = { LA = 3.2, AIA = 1.0 }\n"
     Path("p.toml").write_text(text)
     assert main(["run", "p.toml", "--quiet", "--method", "fecam", "ncm"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"^method +LA +LA, paper +AIA +AIA, paper", told, re.MULTILINE)
-    assert re.search(r"^fecam +\d+\.\d +78\.9 +\d+\.\d +65\.4 *$", told, re.MULTILINE)
-    assert "12.3" not in told
+    output = capsys.readouterr().out
+    assert re.search(r"^method +LA +LA, paper +AIA +AIA, paper", output, re.MULTILINE)
+    assert re.search(r"^fecam +\d+\.\d +78\.9 +\d+\.\d +65\.4 *$", output, re.MULTILINE)
+    assert "12.3" not in output
 
 
 def test_a_method_in_a_file_is_run_and_resumed_from_another_folder(stopped, monkeypatch, capsys):
@@ -185,10 +187,10 @@ def test_a_truncated_checkpoint_is_reported_and_nothing_is_lost(stopped, capsys)
     path.write_bytes(path.read_bytes()[:-100])
     capsys.readouterr()
     assert main(["resume", "x"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("amgc: error: ") and "checkpoint.safetensors" in told and "Traceback" not in told
+    output = capsys.readouterr().err
+    assert output.startswith("amgc: error: ") and "checkpoint.safetensors" in output and "Traceback" not in output
     assert len(figures(folder)) == 1
-    assert "delete it: `amgc resume` then restarts the run" in told
+    assert "delete it: `amgc resume` then restarts the run" in output
     path.unlink()
     assert main(["resume", "x", "--quiet"]) == 0 and len(figures(folder)) == 2
 
@@ -238,8 +240,8 @@ def test_errors_that_the_user_can_fix_are_one_message(error, code, said, monkeyp
 
     monkeypatch.setattr(Checkpoints, "save", fail)
     assert main(["run", *AMGC, "--quiet", "--out", "x"]) == code
-    told = capsys.readouterr().err
-    assert told.startswith("amgc: error: ") and said in told and "Traceback" not in told
+    output = capsys.readouterr().err
+    assert output.startswith("amgc: error: ") and said in output and "Traceback" not in output
     monkeypatch.setenv("AMGC_DEBUG", "1")
     assert main(["run", *AMGC, "--quiet", "--out", "y"]) == code
     assert "Traceback" in capsys.readouterr().err
@@ -253,9 +255,9 @@ def test_missing_weights_are_one_message(monkeypatch, capsys):
     vars(timm).update(is_model=lambda name: True, create_model=offline)
     monkeypatch.setitem(sys.modules, "timm", timm)
     assert main(["run", "digits", "--method", "amgc", "--features", "timm:resnet18", "--dry-run"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("amgc: error: timm's weights of resnet18 could not be downloaded (no network)")
-    assert "--features.weights FILE" in told and "--features.no-pretrained" in told
+    output = capsys.readouterr().err
+    assert output.startswith("amgc: error: timm's weights of resnet18 could not be downloaded (no network)")
+    assert "--features.weights FILE" in output and "--features.no-pretrained" in output
 
 
 @pytest.mark.parametrize("bug", [AssertionError("bug"), AttributeError("bug"), KeyError("bug"), TypeError("bug")])
@@ -312,3 +314,26 @@ def test_a_run_that_logs_continues_to_log_and_another_can_begin_to(stopped):
         events = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload()
         assert [event.value for event in events.Scalars("task")] == [1, 2]
     assert figures(logs) == figures(plain)
+
+
+PARSERS = """
+import sys
+from importlib import import_module
+
+import tyro
+
+from amgc.cli.main import COMMANDS
+from amgc.cli.tyro_flags import quick
+
+for name in sys.argv[1:]:
+    module, function = COMMANDS[name][0].split(".")
+    tyro.extras.get_parser(quick(getattr(import_module(f"amgc.cli.{module}"), function)))
+    print(name, "typeguard" in sys.modules)
+"""
+
+
+def test_short_commands_do_not_import_typeguard():
+    """tyro checks defaults with it; the import takes longer than that of tyro."""
+    names = ("info", "forget", "predict", "learn", "sort")
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", PARSERS, *names], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == [f"{name} False" for name in names]

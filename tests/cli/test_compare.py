@@ -84,7 +84,7 @@ def test_all_is_every_method_and_data_can_be_presets():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "output"),
     [
         (["--seeds", "1993"], "--seed 1993"),
         (["--seeds", "5", "5"], "distinct seeds"),
@@ -100,16 +100,16 @@ def test_all_is_every_method_and_data_can_be_presets():
         (["--data", "digits", "--later.epoch", "3"], "later.epoch"),
     ],
 )
-def test_settings_that_do_not_fit_are_reported_before_anything_is_written(arguments, told, capsys):
+def test_settings_that_do_not_fit_are_reported_before_anything_is_written(arguments, output, capsys):
     assert main(["compare", *arguments]) == 2
-    assert told in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
+    assert output in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
     assert list(Path().iterdir()) == []
 
 
 def test_a_cell_is_the_run_that_amgc_run_makes(here, capsys):
     command = ["compare", "amgc", "joint", "pass", *DIGITS, "--seeds", "2"]
     assert main(command) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert main(["run", *TINY, "--method", "amgc", "joint", "pass", "--seed", "1994", "--quiet", "--out", "y"]) == 0
     for method in ("amgc", "joint", "pass"):
         assert figures(f"x/digits-t2-s1994/{method}") == figures(f"y/{method}")
@@ -117,7 +117,7 @@ def test_a_cell_is_the_run_that_amgc_run_makes(here, capsys):
     for seed in (1993, 1994):
         correct, total = figures(f"x/digits-t2-s{seed}/amgc")[-1]
         last.append(100 * sum(correct) / sum(total))
-    assert re.search(rf"^amgc +{statistics.mean(last):.1f} ± {statistics.stdev(last):.1f} ", told, re.MULTILINE)
+    assert re.search(rf"^amgc +{statistics.mean(last):.1f} ± {statistics.stdev(last):.1f} ", output, re.MULTILINE)
     assert json.loads(Path("x/digits-t2-s1993/amgc/run.json").read_text())["command"] == ["amgc", *command]
     kept = json.loads(Path("x/compare.json").read_text())
     assert kept == {"version": 1, "commands": [command]}
@@ -174,9 +174,9 @@ def test_a_run_with_other_settings_is_refused_with_what_differs(here, capsys):
     before = {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["compare", "amgc", "lda", "finetune", *DIGITS, "--later.epochs", "3"]) == 2
-    told = capsys.readouterr().err
-    assert "'x/digits-t2-s1993/amgc' contains a run with other settings: later.epochs is 2 instead of 3." in told
-    assert "The same applies to 1 more run." in told and "another --out" in told
+    output = capsys.readouterr().err
+    assert "'x/digits-t2-s1993/amgc' contains a run with other settings: later.epochs is 2 instead of 3." in output
+    assert "The same applies to 1 more run." in output and "another --out" in output
     assert {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()} == before
 
 
@@ -214,10 +214,10 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(here, capsys):
     before = {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["compare", "amgc", "lda", *DIGITS, "--seeds", "2", "--dry-run", "--jobs", "2"]) == 0
-    told = capsys.readouterr().out
-    assert "amgc, digits, T = 2, seed 1993: done\n" in told
-    assert re.search(r"^lda, digits, T = 2, seed 1994: new: about [\d.]+ s$", told, re.MULTILINE)
-    assert re.search(r"^1 of 4 runs done; the others: about [\d.]+ s, about [\d.]+ s with 2 at a time$", told, re.MULTILINE)
+    output = capsys.readouterr().out
+    assert "amgc, digits, T = 2, seed 1993: done\n" in output
+    assert re.search(r"^lda, digits, T = 2, seed 1994: new: about [\d.]+ s$", output, re.MULTILINE)
+    assert re.search(r"^1 of 4 runs done; the others: about [\d.]+ s, about [\d.]+ s with 2 at a time$", output, re.MULTILINE)
     assert {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()} == before
 
 
@@ -250,7 +250,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
-    """Two jobs at a time in processes of their own."""
+    """Two jobs at a time, each in its own process."""
     long = ["amgc", "finetune", *DIGITS, "--later.epochs", "400", "--jobs", "2"]
     environment = os.environ | {"PYTHONPATH": str(Path(amgc.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", "-m", "amgc", "compare", *long]
@@ -261,11 +261,11 @@ def test_however_a_comparison_ends_its_jobs_save_themselves_and_end(number):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
-        told = process.communicate(timeout=300)[1]
+        output = process.communicate(timeout=300)[1]
     assert process.returncode == (130 if number == signal.SIGINT else -number)
-    assert ("Stopped; continue with the same command: amgc compare amgc finetune" in told) == (number == signal.SIGINT)
+    assert ("Stopped; continue with the same command: amgc compare amgc finetune" in output) == (number == signal.SIGINT)
     pids = [int(re.search(r"pid (\d+)", (folder / "log.txt").read_text())[1]) for folder in folders]
-    while number == signal.SIGKILL and any(map(alive, pids)):  # they are told by the system, and save themselves
+    while number == signal.SIGKILL and any(map(alive, pids)):  # the system signals them, and they save a checkpoint
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not any(map(alive, pids))

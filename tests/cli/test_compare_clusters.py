@@ -56,12 +56,12 @@ def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: len(pids(PLACE / "finetune")) == 2, process)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=180)
-    assert process.returncode == 130 and "continue with the same command: amgc compare amgc" in told, told
+        _, output = process.communicate(timeout=180)
+    assert process.returncode == 130 and "continue with the same command: amgc compare amgc" in output, output
     assert len(figures(PLACE / "finetune")) == 1
     with on_ray(*arguments) as process:
-        out, told = process.communicate(timeout=600)
-    assert process.returncode == 0 and told == "", told
+        out, output = process.communicate(timeout=600)
+    assert process.returncode == 0 and output == "", output
     assert len(re.findall(r"^(?:amgc|finetune) +\d", out, re.MULTILINE)) == 2
     workers = pids(PLACE / "finetune")
     assert workers[0] == killed and len(set(workers)) == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amgc.cli import presets
-from amgc.cli.flags import parse
+from amgc.cli.flags import PHASES, parse
 from amgc.cli.main import main
 from amgc.data import data_sets
 from amgc.features import extractors
@@ -99,9 +99,9 @@ def test_none_is_refused_where_it_is_no_value(flag, capsys):
 
 def test_help_spells_none_as_it_is_typed_and_only_where_it_can_be(capsys):
     assert main(["run", "--method", "amgc-closed", "lda", "--help"]) == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--amgc-closed.ridge {None}|FLOAT" in told and "None: a share of each" in told and "None: towards" in told
-    assert "--first.epochs INT" in told and "--first.schedule {cosine,step,constant}" in told
+    output = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--amgc-closed.ridge {None}|FLOAT" in output and "None: a share of each" in output and "None: towards" in output
+    assert "--first.epochs INT" in output and "--first.schedule {cosine,step,constant}" in output
     assert main(["resume", "--help"]) == 0
     assert "{None}" not in capsys.readouterr().out
 
@@ -124,11 +124,12 @@ def test_help_names_every_hyper_parameter_with_its_source(name, capsys, monkeypa
     assert main(["run", "cifar100", "--method", name, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     entry = find(name)
-    for own in (field for field in fields(entry.hyper) if field.name not in ("first", "later")):
+    for own in (field for field in fields(entry.hyper) if field.name not in PHASES):
         assert f"--{own.name.replace('_', '-')}" in text and own.metadata["help"] in text
         source = own.metadata["source"] or "ours"
         assert (source if getattr(entry.hyper, own.name) == own.default else f"{name}'s own") in text
     assert "--first.epochs" in text and "--later.extractor-lr" in text
+    assert ("--second.epochs" in text) == hasattr(entry.hyper, "second")
 
 
 @pytest.mark.parametrize("name", presets.names())
@@ -192,6 +193,6 @@ def test_errors_in_a_preset_name_its_file(text, said, capsys):
 )
 def test_wrong_input_is_one_message_and_exit_code_2(arguments, said, capsys):
     assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert said in told.err and "Traceback" not in told.err and not told.out
+    output = capsys.readouterr()
+    assert said in output.err and "Traceback" not in output.err and not output.out
     assert not Path("runs").exists()

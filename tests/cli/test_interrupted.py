@@ -39,9 +39,9 @@ def test_an_interrupted_run_ends_like_one_that_was_not(number, whole):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
-        _, told = process.communicate(timeout=300)
+        _, output = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert told == "amgc: stopping …; the same signal again ends it immediately.\nStopped; continue with: amgc resume x\n"
+    assert output == "amgc: stopping …; the same signal again ends it immediately.\nStopped; continue with: amgc resume x\n"
     assert len(figures("x")) == 1
     assert main(["resume", "x", "--quiet", "--checkpoint-minutes", "5"]) == 0
     assert figures("x") == figures(whole)
@@ -56,8 +56,8 @@ def test_the_first_signal_requests_a_stop_and_the_second_ends_at_once(capsys):
         assert watch.stop
         signal.raise_signal(signal.SIGINT)
         pytest.fail("still here")
-    told = capsys.readouterr().err
-    assert outcome.code == 130 and "Traceback" not in told and told.count("amgc: stopping …") == 1
+    output = capsys.readouterr().err
+    assert outcome.code == 130 and "Traceback" not in output and output.count("amgc: stopping …") == 1
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -100,9 +100,11 @@ def contents(folder: Path) -> list[bytes]:
 
 
 WANTED = sorted(PHOTOS.values())
+SLOW_WAYS = [("move", True), ("copy", False), ("link", False)]  # a full disk and Ctrl-C are tested between file systems, too
+WAYS = [("move", False), *(pytest.param(*way, marks=pytest.mark.slow) for way in SLOW_WAYS)]
 
 
-@pytest.mark.parametrize(("how", "apart"), [("copy", False), ("move", False), ("move", True), ("link", False)])
+@pytest.mark.parametrize(("how", "apart"), WAYS)
 def test_killed_at_any_step_no_photo_is_lost_and_sorting_and_undoing_go_on(tmp_path, monkeypatch, how, apart):
     for number in range(1, 500):
         source, into = photos(tmp_path / f"{number}/photos"), tmp_path / f"{number}/sorted"
@@ -133,7 +135,7 @@ def test_killed_at_any_step_no_photo_is_lost_and_sorting_and_undoing_go_on(tmp_p
     assert number > 15
 
 
-@pytest.mark.parametrize(("how", "apart"), [("copy", False), ("move", False), ("move", True), ("link", False)])
+@pytest.mark.parametrize(("how", "apart"), WAYS)
 def test_an_undo_that_is_killed_at_any_step_can_be_repeated(tmp_path, monkeypatch, how, apart):
     for number in range(1, 500):
         source, into = photos(tmp_path / f"{number}/photos"), tmp_path / f"{number}/sorted"
@@ -263,6 +265,15 @@ def test_a_link_is_not_moved_and_a_photo_that_is_there_stays(tmp_path):
     with Mover(source.parent, "move") as mover:
         assert mover.put(source / "b.jpg", "photos") is None
     assert (source / "b.jpg").read_bytes() == PHOTOS["b.jpg"]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_photo_that_is_there_through_a_linked_folder_stays(tmp_path, how):
+    source = photos(tmp_path / "pictures/cat")
+    (tmp_path / "same").symlink_to(tmp_path / "pictures")
+    with Mover(tmp_path / "same", how) as mover:
+        assert mover.put(source / "a.jpg", "cat") is None
+    assert contents(tmp_path / "pictures") == WANTED
 
 
 def test_names_that_are_not_utf_8_are_sorted_and_put_back(tmp_path):

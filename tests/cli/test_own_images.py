@@ -43,15 +43,17 @@ def taught() -> str:
 
 def test_classes_are_learned_from_folders_and_predicted(capsys):
     assert main(["learn", "model", folder("photos", "cat", "dog"), *QUICK]) == 0
-    told = capsys.readouterr().out
-    assert re.match(r"Learned 2 classes from 24 images in [\d.]+ s \(\d+ images/s\); the model has 2 classes\. No image", told)
+    output = capsys.readouterr().out
+    assert re.match(
+        r"Learned 2 classes from 24 images in [\d.]+ s \(\d+ images/s\); the model has 2 classes\. No image", output
+    )
     assert main(["learn", "model", folder("more", "owl"), folder("again", "cat", count=5, seed=1)]) == 0
-    told = capsys.readouterr().out
-    assert "Learned 2 classes from 17 images" in told and "images added: cat" in told
+    output = capsys.readouterr().out
+    assert "Learned 2 classes from 17 images" in output and "images added: cat" in output
     assert Model.open("model").classes == {"cat": 17, "dog": 12, "owl": 12}
     assert main(["predict", "model", "photos/dog/0 0.png", "--top", "2"]) == 0
-    told = capsys.readouterr().out
-    assert "photos/dog/0 0.png" in told and "dog" in told and "probability" in told and "fit" in told
+    output = capsys.readouterr().out
+    assert "photos/dog/0 0.png" in output and "dog" in output and "probability" in output and "fit" in output
 
 
 def test_answers_as_json_and_as_csv_say_the_same(taught, capsys):
@@ -87,10 +89,10 @@ def test_unreadable_images_are_counted_in_learning_and_reported_in_predicting(ca
     Path("photos/cat/text.jpg").write_text("dear all")
     Path("photos/empty").mkdir()
     assert main(["learn", "model", "photos", *QUICK]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "1 image could not be used:\n  photos/cat/text.jpg: it is none of" in told
-        and "Left out: photos/empty (no images)" in told
+        "1 image could not be used:\n  photos/cat/text.jpg: it is none of" in output
+        and "Left out: photos/empty (no images)" in output
     )
     assert main(["predict", "model", "photos/cat"]) == 1
     said = capsys.readouterr()
@@ -105,8 +107,8 @@ def test_files_that_are_no_images_are_named_in_predicting_and_evaluating(taught,
     said = capsys.readouterr().err
     assert "left out: new/cat/notes.txt (not an image, by its name)" in said and "left out: new/.DS_Store (hidden)" in said
     assert main(["evaluate", taught, "new"]) == 0
-    told = capsys.readouterr().out
-    assert "Left out: new/cat/notes.txt (not an image, by its name)" in told and "Left out: new/.DS_Store (hidden)" in told
+    output = capsys.readouterr().out
+    assert "Left out: new/cat/notes.txt (not an image, by its name)" in output and "Left out: new/.DS_Store (hidden)" in output
 
 
 def test_missing_or_conflicting_arguments_are_errors_with_exit_code_2(taught, capsys):
@@ -169,14 +171,24 @@ def test_a_first_learn_that_fails_keeps_what_another_process_has_taught_meanwhil
     assert list(Model.open("model").classes) == ["owl"]
 
 
+def test_every_image_that_could_not_be_used_is_named(capsys):
+    folder("photos", "cat")
+    names = [f"photos/cat/damaged {number}.png" for number in range(12)]
+    for name in names:
+        Path(name).write_text("no image")
+    assert main(["learn", "model", "photos", *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "12 images could not be used:" in said and all(f"  {name}: " in said for name in names)
+
+
 def test_images_that_were_not_learned_are_reported(capsys):
     folder("photos", "cat", "dog")
     Path("photos/bad").mkdir()
     Path("photos/bad/text.jpg").write_text("dear all")
     Image.new("RGB", (16, 16)).save("photos/loose.png")
     assert main(["learn", "model", "photos", *QUICK]) == 0
-    told = capsys.readouterr().out
-    assert "none of their images could be used: bad" in told and "photos (1 image outside sub-folders)" in told
+    output = capsys.readouterr().out
+    assert "none of their images could be used: bad" in output and "photos/loose.png (outside sub-folders)" in output
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet32", "convnet"])
@@ -208,10 +220,10 @@ def test_the_expected_time_is_printed_once_and_only_if_it_is_long(monkeypatch, c
 
 def test_an_evaluation_of_unknown_classes_only_says_so(taught, capsys):
     assert main(["evaluate", taught, folder("strange", "owl"), "--reject", "0.05"]) == 0
-    told = capsys.readouterr().out
-    assert "No accuracy: no usable image is of a class that the model knows (cat, dog)." in told
-    assert "Classes unknown to the model: 12 images (owl)" in told and "of those of unknown classes" in told
-    assert "Calibration" not in told and DASH not in told and "of known classes" not in told
+    output = capsys.readouterr().out
+    assert "No accuracy: no usable image is of a class that the model knows (cat, dog)." in output
+    assert "Classes unknown to the model: 12 images (owl)" in output and "of those of unknown classes" in output
+    assert "Calibration" not in output and DASH not in output and "of known classes" not in output
 
 
 def test_predictions_explain_the_fit_or_that_it_cannot_be_told(taught, capsys):
@@ -220,10 +232,10 @@ def test_predictions_explain_the_fit_or_that_it_cannot_be_told(taught, capsys):
     assert main(["learn", "few", folder("two", "cat", "dog", count=1), *QUICK]) == 0
     capsys.readouterr()
     assert main(["predict", "few", "photos/dog/0 0.png", "--reject", "0.9"]) == 0
-    told = capsys.readouterr().out
-    assert f"fit {DASH}: cannot be told" in told and "unknown" not in told
+    output = capsys.readouterr().out
+    assert f"fit {DASH}: not available" in output and "unknown" not in output
     assert main(["evaluate", "few", "photos", "--reject", "0.9"]) == 0
-    assert f"Rejected: none. fit {DASH}: cannot be told" in capsys.readouterr().out
+    assert f"Rejected: none. fit {DASH}: not available" in capsys.readouterr().out
 
 
 def test_a_missing_image_is_named_and_the_others_are_predicted(taught, capsys):
@@ -249,9 +261,9 @@ def test_a_class_is_forgotten_and_info_lists_what_is_left(taught, capsys):
         in capsys.readouterr().out
     )
     assert main(["info", taught]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for text in ("1 class from 12 images", "patches, 48 features, images of 16 × 16", "Stored:", "Never stored:", "dog"):
-        assert text in told
+        assert text in output
     assert main(["info", taught, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["classes"] == {"dog": 12}
 
@@ -270,15 +282,15 @@ def test_an_evaluation_is_shown_and_written(taught, capsys):
     folder("held out", "cat", "dog", "owl", count=8, seed=3)
     Path("held out/cat/text.jpg").write_text("dear all")
     assert main(["evaluate", taught, "held out", "--reject", "0.01", "--out", "report"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"Accuracy: [\d.]+ % of 16 images of 2 known classes", told)
+    output = capsys.readouterr().out
+    assert re.search(r"Accuracy: [\d.]+ % of 16 images of 2 known classes", output)
     for text in (
         "expected calibration error",
         "unknown to the model: 8 images (owl)",
         "Rejected (fit below 0.01)",
         "Not usable",
     ):
-        assert text in told
+        assert text in output
     names = {path.name for path in Path("report").iterdir()}
     assert names == {"evaluation.json", "confusion.csv", "confusion.png", "reliability.png"}
     written = json.loads(Path("report/evaluation.json").read_text())
@@ -296,8 +308,8 @@ def test_names_in_any_script_are_shown_and_control_characters_are_not(capsys):
     assert main(["predict", "model", "photos/猫"]) == 0
     assert main(["info", "model"]) == 0
     assert main(["evaluate", "model", "photos", "--out", "report"]) == 0
-    told = capsys.readouterr().out
-    assert "猫" in told and "🦊 fox" in told and "\x1b" not in told
+    output = capsys.readouterr().out
+    assert "猫" in output and "🦊 fox" in output and "\x1b" not in output
 
 
 def test_help_names_the_commands(capsys):

@@ -27,8 +27,8 @@ ABLATED = ("sblc", "sbndbolc", "sbgc", "dblc", "dbgc", "dbgc-sm")  # the other r
 # What these presets say about single methods, in full: everything else is the method's own default.
 SAID = {
     "cifar100": {"ewc"},
-    "tiny-imagenet": {"ewc", "il2a"},
-    "imagenet-subset": {"ewc", "acil", "ds-al", "pass"},
+    "tiny-imagenet": {"ewc", "il2a", "sdc", "adc", "ldc", "dpcr", "amgc-drift"},
+    "imagenet-subset": {"ewc", "acil", "ds-al", "pass", "dpcr", "efc", "efc++"},
 }
 
 
@@ -107,9 +107,9 @@ def test_the_cost_counts_what_amgc_trains_on(name: str) -> None:
     assert found.tasks is not None
     images = IMAGES[found.data] // found.tasks
     passes = hyper.first.epochs * images + (found.tasks - 1) * hyper.later.epochs * images
-    told = re.match(r"amgc: (?:about )?([\d.]+) million image passes \((.*?)\)", found.cost)
-    assert told and float(told[1]) == pytest.approx(passes / 1e6, abs=0.5)
-    assert told[2] == f"400 × {images:,} + {found.tasks - 1} × 200 × {images:,}"
+    stated = re.match(r"amgc: (?:about )?([\d.]+) million image passes \((.*?)\)", found.cost)
+    assert stated and float(stated[1]) == pytest.approx(passes / 1e6, abs=0.5)
+    assert stated[2] == f"400 × {images:,} + {found.tasks - 1} × 200 × {images:,}"
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -75,6 +75,6 @@ def test_a_damaged_run_is_reported_and_left_out(runs, capsys):
     shutil.copytree(runs, "copy")
     Path("copy/finetune/metrics.jsonl").write_text("nonsense\n")
     assert main(["report", "copy"]) == 0
-    told = capsys.readouterr()
-    assert "skipped: copy/finetune/metrics.jsonl, line 1 is damaged" in told.err and "Report: report.html" in told.out
+    output = capsys.readouterr()
+    assert "skipped: copy/finetune/metrics.jsonl, line 1 is damaged" in output.err and "Report: report.html" in output.out
     assert "copy/finetune/metrics.jsonl" in Path("report.html").read_text()

@@ -19,7 +19,7 @@ from PIL import Image
 from amgc.cli import compare
 from amgc.cli.main import main
 from amgc.cli.progress import Shown
-from amgc.data import cache, decode
+from amgc.data import cache, image_files
 
 SMALL = ["--tasks", "2", "--method", "amgc", "--features", "convnet", "--features.dim", "8", "--data.size", "16"]
 SMALL += ["--first.epochs", "1", "--later.epochs", "1"]
@@ -46,11 +46,11 @@ def pics() -> Path:
 
 def test_a_dry_run_reads_no_image_writes_nothing_and_reports_what_would_be_decoded(own_cache, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr(decode, "decode", lambda path, size: pytest.fail("read"))
+        patch.setattr(image_files, "decode", lambda path, size: pytest.fail("read"))
         assert main(["run", "folder:pics", *SMALL, "--dry-run"]) == 0
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         cache = f"decoded once into {own_cache / 'images'}, which takes 30.7 kB of disk"  # 40 × 3 × 16 × 16
-        assert f"data: 40 images will be {cache}" in told
+        assert f"data: 40 images will be {cache}" in output
         assert main(["run", "folder:pics", *SMALL, "--dry-run", "--data.cache", "False", "--data.on-corrupt", "skip"]) == 0
         assert "decoded once" not in capsys.readouterr().out
         assert main(["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--dry-run"]) == 0
@@ -121,8 +121,8 @@ def test_a_name_that_is_not_utf8_is_reported_before_anything_is_written(place, o
     if source == "link":
         Path("link").symlink_to(strange)
     assert main(["run", f"folder:{source}", *SMALL, "--out", "x"]) == 2
-    told = capsys.readouterr().err
-    assert "caf\\udce9' is not UTF-8" in told and "rename" in told
+    output = capsys.readouterr().err
+    assert "caf\\udce9' is not UTF-8" in output and "rename" in output
     assert not Path("x").exists() and list(own_cache.iterdir()) == []
 
 
@@ -135,7 +135,7 @@ def test_several_files_that_cannot_be_read_are_one_sentence(pics, capsys):
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_decoding_is_interrupted_at_once_and_leaves_nothing_behind(workers, own_cache, monkeypatch, capsys):
-    whole, count = decode.decode, Counter()
+    whole, count = image_files.decode, Counter()
 
     def interrupted(path: str, size: int) -> Any:
         count["decoded"] += 1
@@ -145,9 +145,9 @@ def test_decoding_is_interrupted_at_once_and_leaves_nothing_behind(workers, own_
             time.sleep(0.05)
         return whole(path, size)
 
-    monkeypatch.setattr(decode, "decode", interrupted)
+    monkeypatch.setattr(image_files, "decode", interrupted)
     assert main(["run", "folder:pics", *SMALL, "--data.workers", workers, "--out", "x"]) == 130
-    told = capsys.readouterr().err
-    assert "amgc: stopping …" in told and told.endswith("Stopped; nothing was written.\n")
+    output = capsys.readouterr().err
+    assert "amgc: stopping …" in output and output.endswith("Stopped; nothing was written.\n")
     assert count["decoded"] < 30 and not Path("x").exists()
     assert not [path for path in own_cache.rglob("*") if path.is_file()]

@@ -49,12 +49,12 @@ def test_photos_are_sorted_as_the_model_predicts_and_put_back(taught, capsys, ho
     before = tree("photos")
     said = {one.source: one.label for one in Model.open(taught).predict("photos")}
     assert main(["sort", taught, "photos", "--into", "sorted", how, "--unsure", "0", "--reject", "0"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     found = {path.name: path.parent.name for path in Path("sorted").glob("*/*.png")}
     assert found == {Path(source).name: label for source, label in said.items()} and set(found.values()) == {"cat", "dog"}
-    assert "9 photos into sorted." in told and "`amgc sort --undo sorted` takes this back" in told
+    assert "9 photos into sorted." in output and "`amgc sort --undo sorted` takes this back" in output
     for line in ("Left where they are, 2 files:", "photos/notes.txt: not an image, by its name", "photos/.hidden.png: hidden"):
-        assert line in told
+        assert line in output
     if how == "--move":
         assert list(tree("photos")) == [".hidden.png", "notes.txt"]
     else:
@@ -86,12 +86,12 @@ def test_a_dry_run_says_what_sorting_would_do_and_changes_nothing(taught, capsys
     flags = [taught, "photos", "--into", "sorted", "--move", "--unsure", "0", "--reject", "0"]
     before = tree("photos")
     assert main(["sort", *flags, "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert tree("photos") == before and not Path("sorted").exists() and "nothing has changed" in told
+    output = capsys.readouterr().out
+    assert tree("photos") == before and not Path("sorted").exists() and "nothing has changed" in output
     assert main(["sort", *flags]) == 0
     for name in tree("sorted"):
-        assert f"sorted/{name}" in told
-    assert len(tree("sorted")) == 6 and "would move to" in told
+        assert f"sorted/{name}" in output
+    assert len(tree("sorted")) == 6 and "would move to" in output
 
 
 def test_files_that_cannot_be_sorted_are_named_and_the_others_sorted(taught, capsys):
@@ -99,9 +99,9 @@ def test_files_that_cannot_be_sorted_are_named_and_the_others_sorted(taught, cap
     Path("photos/text.jpg").write_text("dear all")
     os.symlink("cat 0.png", "photos/link.png")
     assert main(["sort", taught, "photos", "--into", "sorted", "--move"]) == 1
-    told = capsys.readouterr().out
-    assert "Moved 2 photos" in told and "Left where they are, 2 files:" in told
-    assert "photos/text.jpg: it is none of" in told and "photos/link.png: " in told
+    output = capsys.readouterr().out
+    assert "Moved 2 photos" in output and "Left where they are, 2 files:" in output
+    assert "photos/text.jpg: it is none of" in output and "photos/link.png: " in output
     assert Path("photos/text.jpg").exists() and os.path.islink("photos/link.png")
 
 
@@ -112,8 +112,8 @@ def test_sorting_again_into_a_folder_within_the_photos_copies_only_what_is_new(t
     save("photos", "dog", 2)
     capsys.readouterr()
     assert main(["sort", taught, "photos", "--into", "photos/sorted"]) == 0
-    told = capsys.readouterr().out
-    assert "Copied 2 photos" in told and "4 were there already" in told and "Left" not in told
+    output = capsys.readouterr().out
+    assert "Copied 2 photos" in output and "4 were there already" in output and "Left" not in output
     assert len(tree("photos")) == len(before) + 4
     assert main(["sort", "--undo", "photos/sorted"]) == 0
     assert tree("photos").keys() == before.keys() | {"dog 0.png", "dog 1.png"}
@@ -186,9 +186,9 @@ def test_one_class_is_learned_from_files_and_folders(capsys):
     save("a", "cat", 6), save("b/deep", "cat", 5, seed=1)
     Path("b/notes.txt").write_text("hello")
     assert main(["learn", "model", "--label", "кошка/1", "a/cat 0.png", "a/cat 1.png", "b", *QUICK]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert Model.open("model").classes == {"кошка/1": 7}
-    assert "Left out: b/notes.txt (not an image, by its name)" in told
+    assert "Left out: b/notes.txt (not an image, by its name)" in output
     for arguments, said in (
         (["learn", "model", "--label", "cat"], "specify at least one image"),
         (["learn", "model", "--label", "cat", "gone.png"], "there is no file or folder 'gone.png'"),
@@ -213,6 +213,15 @@ def test_images_with_the_same_pixels_count_once_and_are_named(capsys):
     assert main(["learn", "model", "--label", "cat", "a", *QUICK]) == 0
     assert "1 image had the same pixels as another one of the class and counted once: a/copy.png" in capsys.readouterr().out
     assert Model.open("model").classes == {"cat": 6}
+
+
+def test_images_that_were_learned_in_an_earlier_call_are_named(capsys):
+    save("a", "cat", 6)
+    for _ in range(2):
+        assert main(["learn", "model", "--label", "cat", "a", *(QUICK if not Path("model").exists() else [])]) == 0
+    said = capsys.readouterr().out
+    assert "6 images had probably been learned before, by the same class, and count twice now" in said
+    assert said.count("a/cat 3.png") == 1
 
 
 def test_a_class_is_renamed_joined_and_both_are_undone(taught, capsys):

@@ -14,8 +14,12 @@ from amgc.engine.run import run
 from amgc.methods import registry
 from amgc.methods.registry import methods
 
+# They share the code of amgc, sbgc, acil, ldc and efc++, which are always tested.
+SIBLINGS = {"dbgc", "dbgc-sm", "dblc", "sblc", "sbndbolc", "ds-al", "sdc", "adc", "efc"}
+SLOW = pytest.mark.slow
 
-@pytest.fixture(params=[*methods(), documented.NAME])
+
+@pytest.fixture(params=[pytest.param(name, marks=SLOW if name in SIBLINGS else ()) for name in (*methods(), documented.NAME)])
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == documented.NAME:
         monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())

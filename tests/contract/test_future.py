@@ -73,11 +73,17 @@ def test_other_future_classes_leave_the_state_as_it_is(method: str, usual: Kept,
     tiny.assert_equal(tensors, usual[0][1])
 
 
-@pytest.mark.parametrize("future", [pytest.param((), marks=pytest.mark.slow), (3, 5)])
-def test_the_number_of_future_classes_leaves_the_state_as_it_is(
-    method: str, future: tuple[int, ...], usual: Kept, tmp_path: Path
-) -> None:
+def test_the_number_of_future_classes_leaves_the_state_as_it_is(method: str, usual: Kept, tmp_path: Path) -> None:
     """Nor do their images. No tensor has a size that comes from classes that have not been seen."""
+    compare_futures(method, (3, 5), usual, tmp_path)
+
+
+@pytest.mark.parametrize("method", tiny.SOME_METHODS, indirect=True)
+def test_that_there_are_no_future_classes_leaves_the_state_as_it_is(method: str, usual: Kept, tmp_path: Path) -> None:
+    compare_futures(method, (), usual, tmp_path)
+
+
+def compare_futures(method: str, future: tuple[int, ...], usual: Kept, tmp_path: Path) -> None:
     changed = after_each_task(
         tiny.config(method, natural_order=True, sizes=(2, 2, *future)),
         tmp_path,

@@ -29,7 +29,6 @@ from amgc.runs.folder import CHECKPOINT, METRICS
 # Two epochs of three steps per task: in the middle of an epoch, at an epoch's end, at the end of the training.
 MOMENTS = [(0, 2), (1, 3), (2, 6)]
 MORE_MOMENTS = [(0, 3), (0, 6), (1, 1), (1, 2), (1, 5), (2, 4)]
-SLOW = pytest.mark.slow
 
 
 class StopAt(Watch):
@@ -59,10 +58,17 @@ def go_on(config: Any, folder: Path, watch: Watch | None = None) -> None:
 
 
 @pytest.mark.cpus
-@pytest.mark.parametrize("moments", [MOMENTS, pytest.param(MORE_MOMENTS, marks=SLOW)], ids=["three", "six"])
-def test_stopped_at_several_moments_and_resumed_it_ends_the_same(
-    method: str, moments: list[tuple[int, int]], finished: Path, tmp_path: Path
-) -> None:
+def test_stopped_at_several_moments_and_resumed_it_ends_the_same(method: str, finished: Path, tmp_path: Path) -> None:
+    stop_and_resume(method, MOMENTS, finished, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", tiny.SOME_METHODS, indirect=True)
+def test_stopped_at_other_moments_and_resumed_it_ends_the_same(method: str, finished: Path, tmp_path: Path) -> None:
+    stop_and_resume(method, MORE_MOMENTS, finished, tmp_path)
+
+
+def stop_and_resume(method: str, moments: list[tuple[int, int]], finished: Path, tmp_path: Path) -> None:
     config, stops = tiny.config(method), 0
     for moment in moments:
         try:
@@ -78,7 +84,7 @@ def test_stopped_at_several_moments_and_resumed_it_ends_the_same(
 def test_a_stop_is_saved_at_the_step_of_the_request(method: str, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(tiny.config(method), tmp_path, StopAt(0, 2), tiny.images())
-    assert read(tmp_path / CHECKPOINT)[0]["position"] == {"task": 0, "step": 2, "begun": True}
+    assert read(tmp_path / CHECKPOINT)[0]["position"] == {"task": 0, "step": 2, "begun": True, "stage": 0, "earlier": 0}
 
 
 def test_a_checkpoint_after_every_step_changes_nothing(method: str, finished: Path, tmp_path: Path) -> None:
@@ -86,10 +92,21 @@ def test_a_checkpoint_after_every_step_changes_nothing(method: str, finished: Pa
     tiny.assert_same_bits(tmp_path, finished)
 
 
-@pytest.mark.parametrize(
-    ("place", "task"), [pytest.param("end", 0, marks=SLOW), pytest.param("evaluate", 1, marks=SLOW), ("write", 1)]
-)
+def test_after_a_failed_write_it_resumes_to_the_same_end(
+    method: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_and_resume(method, "write", 1, finished, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("place", "task"), [("end", 0), ("evaluate", 1)])
+@pytest.mark.parametrize("method", tiny.SOME_METHODS, indirect=True)
 def test_after_an_exception_it_resumes_to_the_same_end(
+    method: str, place: str, task: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_and_resume(method, place, task, finished, tmp_path, monkeypatch)
+
+
+def fail_and_resume(
     method: str, place: str, task: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched, pytest.raises(AccidentError):
@@ -106,8 +123,8 @@ def _fail_in_end(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
     kind = find(method).kind
     whole = kind.end
 
-    def end(self: Method[Any], at: Task, features: Any) -> None:
-        whole(self, at, features)
+    def end(self: Method[Any], at: Task, features: Any, generator: Any) -> None:
+        whole(self, at, features, generator)
         if at.index == task:
             raise AccidentError
 
@@ -145,20 +162,20 @@ def test_progress_and_cost_estimates_change_nothing(
     method: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost_module, "PATIENCE", 0.0)
-    told: list[Any] = []
+    costs: list[Any] = []
 
     class Curious(Watch):
         def begin_run(self, class_names: Any, sizes: Any, cost: Any) -> None:
-            told.append(cost())
+            costs.append(cost())
 
         def wants_progress(self) -> bool:
             return True
 
         def progress(self, now: Any) -> None:
-            told.append(now)
+            costs.append(now)
 
     run(tiny.config(method), tmp_path, Curious(), tiny.images())
-    assert len(told) > 6 and told[0].trained > 0
+    assert len(costs) > 6 and costs[0].trained > 0
     tiny.assert_same_bits(tmp_path, finished)
 
 
@@ -166,7 +183,6 @@ def test_progress_and_cost_estimates_change_nothing(
 
 # Which call of os.fsync or os.replace is the last thing that a process does. Checkpoints are written after every step;
 # the first process writes run.json, metrics.jsonl and then checkpoints, a resumed one metrics.jsonl first.
-SOME_METHODS = ["amgc", "finetune", "ranpac"]  # statistics, a network alone, matrices
 KILLS = [("replace", 1), ("fsync", 2), ("replace", 4), ("fsync", 5), ("fsync", 3), ("replace", 3), ("fsync", 6), ("replace", 7)]
 
 
@@ -202,14 +218,15 @@ def in_a_process_of_its_own(root: Path, names: list[str], kills: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kill -9 is POSIX's")
-@pytest.mark.parametrize("which", ["some methods", pytest.param("the others", marks=SLOW)])
+@pytest.mark.parametrize("which", ["some methods", pytest.param("the others", marks=pytest.mark.slow)])
 def test_killed_again_and_again_while_writing_it_resumes_to_the_same_end(
     which: str, _finished: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())
     ours = [name for name, entry in methods().items() if entry.kind.__module__.startswith("amgc.")]  # other tests register more
-    kills = len(KILLS) if which == "some methods" else 5
-    names = SOME_METHODS if which == "some methods" else [*sorted(set(ours) - set(SOME_METHODS)), documented.NAME]
+    kills = len(KILLS) if which == "some methods" else 2
+    others = [*sorted(set(ours) - set(tiny.SOME_METHODS)), documented.NAME]
+    names = tiny.SOME_METHODS if which == "some methods" else others
     paths = [str(Path(tiny.__file__).parent), str(Path(__file__).parent), str(Path(session_module.__file__).parents[2])]
     code = f"import sys; sys.path[:0] = {paths!r}; from pathlib import Path; import test_resume; "
     code += f"test_resume.in_a_process_of_its_own(Path({str(tmp_path)!r}), {names!r}, {kills})"
@@ -219,7 +236,7 @@ def test_killed_again_and_again_while_writing_it_resumes_to_the_same_end(
     rows = [line.rsplit(" ", 2) for line in (tmp_path / "statuses").read_text().splitlines()]
     for method in names:
         fates = [(int(status), int(partial)) for name, status, partial in rows if name == method]
-        assert len(fates) == kills and fates[:4] == [(9, 1)] * 4, f"{method} is killed in the middle of a write"
+        assert len(fates) == kills and fates[:4] == [(9, 1)] * min(kills, 4), f"{method} is killed in the middle of a write"
         resume(tmp_path / method, dataset=tiny.images())
         tiny.assert_same_bits(tmp_path / method, _finished(method))
         assert not [path for path in (tmp_path / method).rglob("*") if path.name.endswith(".partial")]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from amgc import AMGCClassifier
-from amgc.core.expected import ENOUGH, MANY
+from amgc.core.expected import ENOUGH, MODEL, margin
 
 MEANS = np.array([[0, 0, 0], [2.0, 0, 0], [0, 6.0, 0], [0, 0, 6.0]])
 NAMES = np.array(["ash", "beech", "cedar", "date"])
@@ -19,13 +20,26 @@ def _draw(samples: int, seed: int = 0, means: np.ndarray = MEANS) -> tuple[np.nd
 
 
 @pytest.mark.parametrize("form", ["full", "shared", "lowrank", "diagonal"])
-@pytest.mark.parametrize("samples", [ENOUGH, MANY, 200])
+@pytest.mark.parametrize("samples", [ENOUGH, 20, 200])
 def test_the_expected_accuracy_is_that_of_new_samples_within_its_margin(form, samples):
     classifier = AMGCClassifier(covariance=form).fit(*_draw(samples))
     found = classifier.expected_accuracy()
     assert found is not None
     assert abs(found.accuracy - classifier.score(*_draw(2000, seed=1))) <= found.margin
-    assert found.margin == (0.08 if samples >= MANY else 0.2)
+
+
+def test_the_margin_covers_the_chance_of_as_many_samples_as_were_learned():
+    rng = np.random.default_rng(0)
+    for share, counts in ((0.85, [20] * 5), (0.5, [10, 40]), (0.98, [12] * 3)):
+        drawn = np.mean([rng.binomial(count, share, 20_000) / count for count in counts], axis=0)
+        by_chance = margin(share, torch.tensor(counts)) - MODEL
+        assert (np.abs(drawn - share) <= by_chance).mean() >= 0.95 and by_chance <= 6 * drawn.std()
+
+
+def test_the_margin_is_that_of_the_smallest_classes_and_not_zero_for_an_accuracy_of_one():
+    assert margin(1.0, torch.tensor([10, 10])) > MODEL + 0.08
+    assert margin(0.8, torch.tensor([10, 10])) > margin(0.8, torch.tensor([10, 10_000])) > margin(0.8, torch.tensor([20, 20]))
+    assert margin(0.8, torch.tensor([10**6, 10**6])) == pytest.approx(MODEL, abs=1e-3)
 
 
 def test_the_classes_that_are_confused_most_are_named():

@@ -9,7 +9,7 @@ from reference import assert_close
 
 from amgc.core import loading
 from amgc.core.loading import chosen_loadings
-from amgc.core.shrinkage import towards_diagonal
+from amgc.core.shrinkage import MOST_LOADING, separating_level, separating_ridge
 from amgc.core.solver import solve_head
 from amgc.core.statistics import ClassStatistics
 
@@ -156,14 +156,50 @@ def test_the_loading_is_found_where_a_bad_one_would_cost_much(samples):
 
 
 def test_more_samples_need_less_loading():
-    shares = [towards_diagonal(shared(*data(samples))) for samples in (30, 4000)]
-    assert 1 > shares[0] > shares[1] > 0
+    few, many = (shared(*data(samples)) for samples in (30, 4000))
+    shares = [float((separating_ridge(each) / separating_level(each)).mean()) for each in (few, many)]
+    assert MOST_LOADING > shares[0] > shares[1] > 0
 
 
 def test_one_class_or_one_sample_a_class_leave_nothing_to_choose():
     features, _ = data(6)
     for labels in ([0] * 6, range(6)):
-        assert towards_diagonal(shared(features, list(labels))) == 1.0
+        statistics = shared(features, list(labels))
+        assert torch.equal(separating_ridge(statistics), MOST_LOADING * separating_level(statistics))
+
+
+def test_the_level_is_the_variance_over_the_ratio_of_variances_between_and_within_classes():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(4, 30, 20)
+    labels = np.repeat(np.arange(20), counts)
+    features = rng.normal(size=(len(labels), 6)) * rng.uniform(0.5, 2, 6) + rng.normal(size=(20, 6))[labels] * np.arange(6)
+    features[:, 5] = 3.0  # a constant feature
+    parts = [features[labels == k] for k in range(20)]
+    within = sum(((part - part.mean(0)) ** 2).sum(0) for part in parts)[:5] / (len(labels) - 20)
+    ratio = np.var([part.mean(0) for part in parts], axis=0, ddof=1)[:5] / within
+    known = 1 - (2 * ratio**2 / 21).mean() / ratio.var(ddof=1)
+    assert 0 < known < 1
+    signal = np.maximum(ratio.mean() - (1 / counts).mean() + known * (ratio - ratio.mean()), 0)
+    expected = within / (signal / (ratio.mean() - (1 / counts).mean()) + 0.05)
+    found = separating_level(shared(features, labels)).numpy()
+    np.testing.assert_allclose(found[:5], expected, rtol=1e-10)
+    assert found[5] == 0
+
+
+def test_few_classes_hardly_change_the_level_if_all_features_separate_them_alike():
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 4
+    statistics = shared(rng.normal(size=(60, 2000)) + 2 * rng.normal(size=(4, 2000))[labels], labels)
+    level = separating_level(statistics) / statistics.shared().variances
+    unshrunk = statistics.mean.var(0) / statistics.shared().variances  # varies by chance alone
+    assert float(level.log().std()) < 0.3 * float(unshrunk.log().std())
+
+
+def test_the_level_does_not_depend_on_units_and_grows_with_the_variance():
+    features, labels = data(60)
+    scale = np.geomspace(0.01, 100, features.shape[1])
+    one, other = (separating_level(shared(each, labels)).numpy() for each in (features, features * scale))
+    np.testing.assert_allclose(other, one * scale**2, rtol=1e-8)
 
 
 @pytest.mark.parametrize("samples", [24, 60])

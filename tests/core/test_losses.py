@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cpus
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 DIM, ROWS = 5, 7
-# Which of the ROWS head rows the classes own, and which of them compete.
+# Which of the ROWS head rows belong to the classes, and which are in the softmax.
 CASES = {
     "global": {"targets": None, "among": None, "class_weight": None},
     "local": {"targets": [3, 5, 6], "among": [3, 4, 5, 6], "class_weight": None},
@@ -307,7 +307,7 @@ def test_the_loss_bounds_the_expected_cross_entropy(form_name):
     losses = np.log(np.exp(leads).sum(2)).mean(0)  # over classes, for each draw
     error = losses.std() / len(losses) ** 0.5
     assert losses.mean() - 4 * error <= bound
-    assert bound < 10 * losses.mean()  # and says something
+    assert bound < 10 * losses.mean()  # and the bound is not trivial
 
 
 def test_the_bound_is_tight_when_the_scores_do_not_vary():

@@ -379,7 +379,7 @@ def test_a_saved_private_classifier_goes_on_where_it_was(tmp_path):
 def test_batches_of_one_lesson_get_noise_once(monkeypatch):
     X, y = drawn(90, 8)
     calls = []
-    monkeypatch.setattr("amgc.core.incremental.release", lambda *given: calls.append(given[0]) or release(*given))
+    monkeypatch.setattr("amgc.core.learning.release", lambda *given: calls.append(given[0]) or release(*given))
     classifier = AMGCClassifier(epsilon=1.0)
     for start in range(0, 90, 30):
         classifier.collect(X[start : start + 30], y[start : start + 30])

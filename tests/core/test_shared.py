@@ -16,7 +16,6 @@ from reference import assert_close, few, spd, tensor
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from amgc.core import memory, scatter, shared, symmetric
-from amgc.core import statistics as statistics_module
 from amgc.core.covariance import SharedCovariance, enlarge
 from amgc.core.solver import solve, solve_head, solve_shared
 from amgc.core.statistics import ClassStatistics
@@ -36,7 +35,6 @@ def as_if_large():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric, "BLOCK", 5)
         patch.setattr(scatter, "ROWS", 7)
-        patch.setattr(statistics_module, "ROWS", 7)
         patch.setattr(shared, "DOUBLE_UP_TO", 0)
         yield
 
@@ -244,7 +242,7 @@ def test_matrices_that_would_not_fit_are_refused_with_the_size_that_would(monkey
     features, labels = _data()
     statistics = ClassStatistics(13, "shared").update(features, labels)
     monkeypatch.setattr(memory, "available", lambda device: 100)
-    assert solve_head(statistics, ridge=0.1).converged  # nobody asks for little
+    assert solve_head(statistics, ridge=0.1).converged  # small requests are not checked
     monkeypatch.setattr(memory, "NOTICED", 0)
     with pytest.raises(MemoryError, match="factor of a shared covariance in 13 dimensions needs"):
         solve_head(statistics, ridge=0.1)

@@ -89,13 +89,38 @@ def test_a_class_gets_its_own_covariance_with_many_samples_per_feature():
 def test_the_ridge_is_between_the_smallest_and_the_largest_good_loading(form, samples):
     rows = np.concatenate([np.flatnonzero(k == LABELS)[:samples] for k in range(10)])
     statistics = learned(TRAIN[rows], LABELS[rows], form)
-    level = variance_level(statistics, "auto")
+    level = variance_level(statistics, False)
     found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, statistics.freedom)
     freedom = len(rows) - 10
     share = 0.5 * freedom / (freedom + 64)  # few samples: the largest; many samples: the middle of both
     expected = found.smallest**share * found.largest ** (1 - share)
-    assert_close(regularisation(statistics, None, "auto").ridge, (expected * level).numpy(), 1e-9)
+    assert_close(regularisation(statistics, None, False).ridge, (expected * level).numpy(), 1e-9)
     assert found.smallest <= expected <= found.largest
+
+
+def own_share(features, labels, form="full"):
+    """Return the share of each feature's own variance in the ridge, which must be a mixture of it and the average."""
+    own = total_variances(features, labels)
+    ridge = regularisation(learned(features, labels, form), None, "auto").ridge.numpy()
+    slope, constant = np.polyfit(own, ridge, 1)
+    assert_close(constant + slope * own, ridge, 1e-6)
+    return slope * own.mean() / (slope * own.mean() + constant)
+
+
+@pytest.mark.parametrize("form", ["full", "lowrank", "shared"])
+@pytest.mark.parametrize(("signal", "low", "high"), [(1.0, 0.4, 0.8), (-1.0, 0.0, 0.4)])
+def test_leave_one_out_chooses_how_much_of_the_ridge_follows_the_variances(form, signal, low, high):
+    """Classes differ as much as features vary (then units should not matter), or more where features vary less."""
+    rng = np.random.default_rng(0)
+    labels, size = np.arange(160) % 8, np.geomspace(0.2, 1.8, 60)
+    mean = rng.normal(size=(8, 60)) * (0.5 * size if signal > 0 else size**2)
+    assert low <= own_share(mean[labels] + size * rng.normal(size=(160, 60)), labels, form) <= high
+
+
+def test_rounding_does_not_change_the_ridge_much():
+    statistics = learned(TRAIN[:200], LABELS[:200])
+    moved = learned(TRAIN[:200] * (1 + 1e-9 * np.random.default_rng(0).normal(size=(200, 64))), LABELS[:200])
+    assert_close(*[regularisation(one, None, "auto").ridge.numpy() for one in (statistics, moved)], 1e-6)
 
 
 def test_variances_alone_get_the_weight_of_ten_samples():

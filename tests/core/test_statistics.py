@@ -19,6 +19,7 @@ from amgc.core.directions import random_directions
 from amgc.core.losses import distribution_loss
 from amgc.core.spread import SKETCH, Spread
 from amgc.core.statistics import KIND, ClassStatistics
+from amgc.core.within import dependence
 from amgc.files import FileFormatError
 
 pytestmark = pytest.mark.cpus
@@ -44,7 +45,7 @@ def _state(statistics):
     """Return the whole state, for bitwise comparison."""
     state = {name: rows[: len(statistics)].clone() for name, rows in statistics._used.items()}
     if statistics.form == "shared":
-        state |= {"scatter": statistics._scatter.upper.clone(), "freedom": torch.tensor(statistics._freedom)}
+        state |= {"scatter": statistics._scatter.upper.clone(), "freedom": torch.tensor(statistics.freedom)}
     return list(statistics.classes), dict(statistics._index), state
 
 
@@ -117,7 +118,7 @@ def test_any_order_and_batch_size_equal_two_passes(form, seed, cuts, order, rank
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 1000])
 @pytest.mark.parametrize("form", FORMS)
 def test_features_far_from_zero_in_float32_keep_three_digits(form, size):
-    """With mean 1e4 and standard deviation 1, a sum of squares in float32 would be mere rounding."""
+    """With mean 1e4 and standard deviation 1, a sum of squares in float32 would consist of rounding errors only."""
     rng = np.random.default_rng(size)
     samples = 1000 if size > 1 else 400
     features = (rng.normal(size=(samples, 6)) @ rng.normal(size=(6, 6)) / 6**0.5 + 1e4).astype(np.float32)
@@ -563,7 +564,7 @@ def test_no_saved_byte_sequence_is_a_feature_row(tmp_path, form):
             for row in rows:
                 assert row.tobytes() not in content
                 assert row.astype(np.float32).tobytes() not in content
-        assert statistics.mean[0].numpy().tobytes() in content  # what is kept would be found
+        assert statistics.mean[0].numpy().tobytes() in content  # the search finds what is stored
 
 
 def _load(folder, header, tensors):
@@ -629,7 +630,7 @@ def test_a_file_of_version_1_is_read_and_goes_on(tmp_path, form, added):
     if form == "shared":
         assert_close(found.sizes(), statistics.pooled().trace().expand(len(found)), 1e-6)
     else:
-        assert found.dependence() == 1
+        assert dependence(found) == 1
     assert found.update(features, labels).count.tolist() == (2 * statistics.count).tolist()
     with pytest.raises(FileFormatError, match="do not fit together"):
         _load(tmp_path, statistics.header() | {"version": 3}, statistics.tensors())
@@ -755,7 +756,7 @@ def test_the_dependence_of_features_is_that_of_their_covariances(shared: float) 
     covariance = np.eye(dim) + shared
     expected = np.square(covariance).sum() / np.square(np.diag(covariance)).sum()
     statistics = ClassStatistics(dim, "diagonal").update(rows, ["a", "b"] * (count // 2))
-    assert abs(np.log(statistics.dependence() / expected)) < 0.5  # 64 random directions: a standard deviation of 0.2
+    assert abs(np.log(dependence(statistics) / expected)) < 0.5  # 64 random directions: a standard deviation of 0.2
 
 
 def test_merging_adds_the_sketch_exactly() -> None:

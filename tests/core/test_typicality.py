@@ -12,7 +12,7 @@ from amgc import AMGCClassifier
 from amgc.core import typicality
 from amgc.core.directions import random_directions
 from amgc.core.statistics import ClassStatistics
-from amgc.core.typicality import NARROW, Distance, Typicality
+from amgc.core.typicality import NARROW, Distance, Typicality, projected
 
 pytestmark = pytest.mark.cpus
 
@@ -42,8 +42,7 @@ def test_pure_noise_is_not_typical(form, samples):
     assert (AMGCClassifier(covariance=form).fit(*first(samples)).typicality(noise) < 0.05).mean() >= 0.95
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("samples", [5, 20, 100])
+@pytest.mark.parametrize(("form", "samples"), [*zip(FORMS, (100, 20, 5), strict=True), ("full", 5)])
 def test_digits_of_a_class_never_seen_are_less_typical_than_others(form, samples):
     areas = []
     for unseen in range(10):
@@ -73,7 +72,9 @@ def test_farther_away_is_never_more_typical(form, far):
     found = classifier.typicality(mean + np.geomspace(0.01, 1e4, 60)[:, None] * way, far=far)
     same = classifier.predict(mean + np.geomspace(0.01, 1e4, 60)[:, None] * way) == 3
     assert same[0] and found[0] > 0.5 and found[-1] < 1e-6
-    assert (np.diff(found[: int(same.argmin()) or 60]) <= 1e-9).all()
+    # With the features that find other kinds, direction counts more than distance. Next to the mean, where all is typical, it
+    # may improve a little on the way.
+    assert (np.diff(found[: int(same.argmin()) or 60]) <= (1e-9 if far is None else 1e-3)).all()
 
 
 def test_far_in_the_direction_of_a_class_is_not_typical():
@@ -141,7 +142,7 @@ def test_samples_that_differ_in_the_far_features_are_rejected(form, samples):
 
 
 def test_the_far_features_change_nothing_but_what_they_find():
-    """All other samples are in the order of two questions, whatever the features are."""
+    """All other samples are in the order of the other questions, whatever the features are."""
     classifier = AMGCClassifier().fit(*first(20))
     one, other = (classifier.typicality(TEST, far=far) for far in (range(20, 40), range(40, 60)))
     near = (one >= 0.05) & (other >= 0.05)
@@ -149,12 +150,35 @@ def test_the_far_features_change_nothing_but_what_they_find():
     np.testing.assert_allclose(one[near], other[near], atol=1e-12)
 
 
+def test_strangers_do_not_pass_as_samples_of_the_class_that_varies_most():
+    """One class varies three times as much as the others. All have the same expected distance in the far features."""
+    features, labels, _ = shifted(0, [12] * 5)
+    known, _, strangers = shifted(1, [100] * 5)
+    features[labels == 0] += 2 * (features[labels == 0] - features[labels == 0].mean(0))
+    classifier = AMGCClassifier().fit(features, labels)
+    assert (classifier.typicality(strangers, far=range(8)) < 0.05).mean() >= 0.5
+    assert (classifier.typicality(known, far=range(8)) < 0.05).mean() <= 0.1
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("samples", [20, 100])
+def test_with_far_features_new_classes_are_found_at_least_as_well(form, samples):
+    """Clearness counts then: a sample between two classes is of neither."""
+    areas = {None: [], range(20, 40): []}
+    for unseen in range(0, 10, 2):
+        classifier = AMGCClassifier(covariance=form).fit(*first(samples, set(range(10)) - {unseen}))
+        for far, found in areas.items():
+            found.append(roc_auc_score(unseen != TEST_LABELS, classifier.typicality(TEST, far=far)))
+    without, with_far = (np.mean(found) for found in areas.values())
+    assert with_far >= without - 0.01
+
+
 @pytest.mark.parametrize("counts", [(20, 20, 20), (12, 30, 18, 25)])
 @pytest.mark.parametrize("columns", [list(range(6)), [7, 2, 11]])
 def test_expected_distances_are_those_of_samples_that_were_left_out(counts, columns):
     features, labels, _ = shifted(3, counts, dim=12, few=6)
     whole = ClassStatistics(12, "full", dtype=torch.float64).update(features, labels)
-    part = whole.projected(torch.eye(12, dtype=torch.float64)[:, columns])
+    part = projected(whole, torch.eye(12, dtype=torch.float64)[:, columns])
     ridge = 0.5 * part.pooled().diagonal()
     distance = Distance(part, ridge, torch.ones(len(counts)), 0.0)
     expected = (distance.expected + distance.spread**2 / 2).exp().numpy()[distance.within.order.argsort()]
@@ -216,7 +240,7 @@ def test_projected_statistics_are_those_of_projected_features(form):
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 9)) + 4, np.arange(60) % 3
     directions = torch.tensor(rng.normal(size=(9, 4)))
-    found = ClassStatistics(9, form, 9, dtype=torch.float64).update(features, labels).projected(directions)
+    found = projected(ClassStatistics(9, form, 9, dtype=torch.float64).update(features, labels), directions)
     expected = ClassStatistics(4, "shared", dtype=torch.float64).update(features @ directions.numpy(), labels)
     assert found.classes == expected.classes and found.freedom == expected.freedom == 57
     assert torch.equal(found.count, expected.count)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from amgc.data import cache, decode, load
+from amgc.data import cache, image_files, load
+from amgc.data.decode import CorruptImageError
 
 
 @pytest.fixture
@@ -34,13 +35,13 @@ class Counter:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter:
     """Return a counter of decoded files."""
-    counter, original = Counter(), decode.decode
+    counter, original = Counter(), image_files.decode
 
     def counting(path: Any, size: int) -> Any:
         counter.count += 1
         return original(path, size)
 
-    monkeypatch.setattr(decode, "decode", counting)
+    monkeypatch.setattr(image_files, "decode", counting)
     return counter
 
 
@@ -170,14 +171,14 @@ def test_cache_files_have_ordinary_permissions(pets: Path, own_cache: Path) -> N
 def test_a_file_that_the_disk_does_not_give_is_no_failure_of_the_cache(
     pets: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    original = decode.decode
+    original = image_files.decode
 
     def failing(path: Any, size: int) -> Any:
         if str(path).endswith("bee/3.png"):
             raise OSError(errno.EIO, "Input/output error", str(path))
         return original(path, size)
 
-    monkeypatch.setattr(decode, "decode", failing)
+    monkeypatch.setattr(image_files, "decode", failing)
     with pytest.raises(OSError, match=r"bee/3\.png") as caught:
         reds(pets, on_corrupt="skip")
     assert caught.value.errno == errno.EIO and "not cached" not in caplog.text
@@ -252,7 +253,7 @@ def test_files_that_a_killed_process_left_behind_are_removed(pets: Path, own_cac
 def test_an_interrupted_write_leaves_no_cache_and_no_litter(
     pets: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = decode.decode
+    original = image_files.decode
 
     def interrupted(path: Any, size: int) -> Any:
         if str(path).endswith("bee/3.png"):
@@ -260,7 +261,7 @@ def test_an_interrupted_write_leaves_no_cache_and_no_litter(
         return original(path, size)
 
     with monkeypatch.context() as patch:
-        patch.setattr(decode, "decode", interrupted)
+        patch.setattr(image_files, "decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             reds(pets)
     assert not [path for path in own_cache.rglob("*") if path.is_file()]
@@ -294,7 +295,7 @@ def test_without_a_cache_nothing_is_written_and_another_folder_may_be_named(pets
 
 def test_corrupt_files_are_remembered_so_that_skipping_costs_no_second_decoding(pets: Path, decoded: Counter) -> None:
     (pets / "ant" / "2.png").write_bytes(b"no picture")
-    with pytest.raises(decode.CorruptImageError, match=r"ant/2\.png"):
+    with pytest.raises(CorruptImageError, match=r"ant/2\.png"):
         reds(pets)
     assert reds(pets, on_corrupt="skip") == [red for red in EXPECTED if red != 2]
     assert decoded.count == 12

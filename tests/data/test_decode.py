@@ -18,7 +18,8 @@ from PIL import EpsImagePlugin, Image, ImageFile
 
 from amgc import files
 from amgc.data import decode as module
-from amgc.data.decode import CorruptImageError, Files, decode, list_images
+from amgc.data.decode import CorruptImageError, decode
+from amgc.data.image_files import Files, list_images
 
 
 def saved(path: Path, image: Image.Image, **options: object) -> Path:

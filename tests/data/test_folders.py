@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from amgc.data import Augment, CorruptImageError, TaskStream, load
-from amgc.data.decode import Files
+from amgc.data.image_files import Files
 from amgc.data.images import InMemory, Mapped
 from amgc.data.sets import folders
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from amgc.engine import session as session_module
 from amgc.engine.cost import Cost, estimate
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
-from amgc.methods.contract import PlainImages, Task
+from amgc.methods.contract import Task, TaskImages
 from amgc.methods.ewc import EWC
 from amgc.runs.folder import CHECKPOINT
 
-SLOW = pytest.mark.slow
 COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
 FROZEN = {"extractor_lr": 0.0}
 
@@ -36,16 +35,11 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     counts, studies = {"trained": 0, "passed": 0}, [0]
     whole, whole_collect = session_module.make_network, EWC.collect
 
-    def collect(self: EWC, task: Task, images: PlainImages) -> None:
+    def collect(self: EWC, task: Task, images: TaskImages, generator: torch.Generator) -> None:
         """Count the images that it gets, because its gradients are functional and no hook sees single images."""
-
-        def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            for batch, labels in images.batches(size):
-                counts["trained"] += len(labels)
-                yield batch, labels
-
+        counts["trained"] += len(images.labels)
         studies.append(1)
-        whole_collect(self, task, PlainImages(batches, images.sum))
+        whole_collect(self, task, images, generator)
         studies.pop()
 
     def make_network(*arguments: Any) -> Any:
@@ -95,11 +89,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "side branches": {"method": "ssre"},
     "gradients of single images": {"method": "ewc"},
     "gradients of batches": {"method": "ewc", "hyper": {"fisher": "batch"}},
+    "features of two networks": {"method": "sdc"},
+    "a second stage": {"method": "ldc"},
 }
+MOMENTS = [(0, 1), (0, 6), (2, 1)]  # the first step, the end of task 1, the first step of the last task
 
 
-@pytest.mark.parametrize("kind", ["images", pytest.param("vectors", marks=SLOW)])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "kind"), [*((name, "images") for name in RUNS), ("trained", "vectors"), ("joint", "vectors")])
 def test_a_run_makes_exactly_the_passes_that_were_promised(
     name: str, kind: str, counts: dict[str, int], tmp_path: Path
 ) -> None:
@@ -109,8 +105,7 @@ def test_a_run_makes_exactly_the_passes_that_were_promised(
     assert counts["passed"] > 0
 
 
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("moment", [pytest.param((0, 1), marks=SLOW), pytest.param((0, 6), marks=SLOW), (1, 4), (2, 1)])
+@pytest.mark.parametrize(("name", "moment"), [*((name, (1, 4)) for name in RUNS), *(("trained", moment) for moment in MOMENTS)])
 def test_a_resumed_run_makes_exactly_the_passes_that_were_promised(
     name: str, moment: tuple[int, int], counts: dict[str, int], tmp_path: Path
 ) -> None:

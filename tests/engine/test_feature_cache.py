@@ -41,7 +41,7 @@ def test_a_run_that_fills_the_cache_stops_between_batches(tmp_path: Path, monkey
     def stopping(network: Any, images: Any, *, preprocess: Any, directory: str) -> Any:
         def stopped(batch: Any) -> Any:
             passed.append(len(batch))
-            watch.stop = True  # Ctrl-C while the first batch is on its way
+            watch.stop = True  # Ctrl-C during the first batch
             return preprocess(batch)
 
         return whole(network, images, preprocess=stopped, directory=directory)

@@ -12,14 +12,14 @@ import torch
 from amgc.engine.run import resume, run
 from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
-from amgc.methods.contract import PlainImages, Task
+from amgc.methods.contract import Task, TaskImages
 from amgc.methods.finetune import Finetune
 
 
 def test_collect_sees_each_image_of_the_task_once_and_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collected: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
-    def collect(self: Finetune, task: Task, images: PlainImages) -> None:
+    def collect(self: Finetune, task: Task, images: TaskImages, generator: torch.Generator) -> None:
         for batch, labels in images.batches(4):
             assert len(batch) <= 4 and not any(layer.training for layer in self.network.modules())
             assert batch.is_contiguous(memory_format=torch.channels_last) and torch.is_grad_enabled()

@@ -80,7 +80,7 @@ def steps_of(values: dict[str, list[tuple[int, float]]], tag: str) -> list[int]:
     return [step for step, _ in values[tag]]
 
 
-def told(method: str, folder: Path, **machine: Any) -> tuple[list[dict[str, Any]], dict[int, dict[str, float]]]:
+def run_logged(method: str, folder: Path, **machine: Any) -> tuple[list[dict[str, Any]], dict[int, dict[str, float]]]:
     """Run with logs. Return the lines of its metrics, and the losses of all steps as a watch got them."""
     losses: dict[int, dict[str, float]] = {}
 
@@ -101,7 +101,7 @@ def told(method: str, folder: Path, **machine: Any) -> tuple[list[dict[str, Any]
 
 def test_tensorboard_has_every_loss_and_every_task(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    lines, losses = told("amgc", tmp_path, log=("tensorboard",))
+    lines, losses = run_logged("amgc", tmp_path, log=("tensorboard",))
     values = scalars(tmp_path)
     assert len(losses) == 3 * STEPS and {line["steps"] for line in lines} == {STEPS}
     for name in ("cross-entropy", "new", "old"):
@@ -135,7 +135,7 @@ def test_a_killed_run_continues_its_log_without_steps_doubled_or_lost(tmp_path: 
     writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     # Files are read in the order of their names, which end with a number that counts up: of one second, 10 is before 9.
     monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(100))
-    lines, _ = told("amgc", tmp_path / "whole", log=("tensorboard",))
+    lines, _ = run_logged("amgc", tmp_path / "whole", log=("tensorboard",))
     for task, step in ((0, 4), (1, 2), (1, 5), (2, 3)):
         with monkeypatch.context() as patched, pytest.raises(KilledError):
             kill_at(patched, task, step)
@@ -240,7 +240,7 @@ def test_values_are_those_of_the_report() -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_weights_and_biases_offline_holds_our_values(tmp_path: Path) -> None:
-    lines, losses = told("amgc", tmp_path, log=("wandb",))
+    lines, losses = run_logged("amgc", tmp_path, log=("wandb",))
     (values,) = wandb_values(tmp_path)
     assert values["loss/old"] == [(step, pytest.approx(terms["old"])) for step, terms in losses.items() if "old" in terms]
     accuracy = [sum(line["correct"]) / sum(line["total"]) for line in lines]
@@ -271,7 +271,7 @@ def test_a_killed_offline_run_keeps_its_id_without_steps_doubled_or_lost(
     resume(tmp_path, dataset=tiny.images())
     first, second = wandb_values(tmp_path)
     joined = {tag: first.get(tag, []) + second.get(tag, []) for tag in first.keys() | second.keys()}
-    assert steps_of(first, "loss/new") == [8, 9, 10, 11], "up to the checkpoint; the fifth step had been told as well"
+    assert steps_of(first, "loss/new") == [8, 9, 10, 11], "up to the checkpoint; the fifth step had been logged as well"
     assert steps_of(joined, "loss/new") == [8, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20]
     assert steps_of(joined, "accuracy/LA") == [7, 14, 21]
     files = list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))

@@ -234,7 +234,7 @@ def test_margins_are_those_of_the_paper_number_by_number(name: str, hyper: dict[
     run(config, tmp_path, dataset=tiny.images())
     session, kept = after(config, tmp_path), config.hyper
     softmax, how, soft = (getattr(kept, name, "") for name in ("softmax", "enlarge", "soft_margin"))
-    count = 4 if softmax == "local" else 6  # who competes with the old classes 0 to 3
+    count = 4 if softmax == "local" else 6  # number of rows in the softmax of the old classes 0 to 3
     weight = session.method.head.weight.detach().double().numpy()[:count]
     weight = weight - weight.mean(0)
     own, pairs = np.zeros(6), np.zeros((6, 6))

@@ -47,7 +47,7 @@ def test_a_constant_schedule_stays() -> None:
     assert {rate(Phase(epochs=9, schedule="constant"), epoch) for epoch in range(9)} == {1.0}
 
 
-def test_head_and_network_have_rates_and_decays_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_and_network_have_separate_rates_and_decays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As seen by the optimiser in every step of a run."""
     groups: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
@@ -130,7 +130,7 @@ def test_every_epoch_task_and_seed_has_its_own_reproducible_shuffle() -> None:
     assert orders == [tuple(torch.cat(shuffled(30, 7, *place)).tolist()) for place in places]
 
 
-def test_chance_depends_on_the_place_alone() -> None:
+def test_random_numbers_depend_on_the_place_alone() -> None:
     assert seed_of(1, "a", 2) == seed_of(1, "a", 2) and 0 <= seed_of(1, "a", 2) < 2**63
     assert len({seed_of(1, "a", 2), seed_of(1, "a", 3), seed_of(1, "b", 2), seed_of(12, "a"), seed_of(1, "2a")}) == 5
     torch.manual_seed(5)

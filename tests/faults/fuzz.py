@@ -42,7 +42,8 @@ from amgc.data import load
 from amgc.features import build
 from amgc.features.weights import load_extractor, read_weights, save_extractor
 from amgc.model import Model
-from amgc.model.folder import Folder, Manifest, digest
+from amgc.model.folder import Folder, digest
+from amgc.model.manifest import Manifest
 from amgc.report import load_run
 
 SECONDS = 30  # that a command may take with a damaged file
@@ -248,7 +249,7 @@ def mutate(count: int, seed: int) -> tuple[Counter[str], list[str]]:
 
 
 def _resign(path: Path, content: bytes, rng: random.Random) -> bool:
-    """Damage a file of the model as someone would who also corrects all checksums."""
+    """Damage a file of the model and correct all checksums."""
     folder = Folder("model")
     path.write_bytes(content)
     if path.suffix == ".json":

@@ -17,12 +17,12 @@ from amgc.cli.main import main
 from amgc.data import CorruptImageError, load
 from amgc.files import FileFormatError
 from amgc.model import Model
-from amgc.model.folder import Manifest
+from amgc.model.manifest import Manifest
 
 
 @pytest.fixture(autouse=True)
 def no_hang() -> Iterator[None]:
-    """End a test that waits, for a pipe that nobody writes to or a device without an end."""
+    """End a test that waits for a pipe without a writer, or for an endless device."""
     before = signal.signal(signal.SIGALRM, _fail)
     signal.alarm(20)
     yield

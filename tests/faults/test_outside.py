@@ -1,4 +1,4 @@
-"""What the outside does to a command: signals, closed outputs, other encodings, read-only disks, hostile files."""
+"""Commands under signals, closed outputs, other encodings, read-only disks and hostile files."""
 
 from __future__ import annotations
 

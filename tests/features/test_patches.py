@@ -50,8 +50,12 @@ def reference(network: Patches, image: np.ndarray) -> np.ndarray:
         averaged = [pooled(image, weight, side, chosen)]
         if chosen.mirror:
             averaged.append(pooled(image[:, :, ::-1], weight, side, chosen))
-        parts.append(np.mean(averaged, axis=0).reshape(-1))
-    features = np.concatenate(parts) ** chosen.power
+        powers = np.mean(averaged, axis=0) ** chosen.power
+        if chosen.components:
+            mixing = network.get_buffer(f"mixing{place}").double().numpy()
+            powers = np.stack([powers[..., k].reshape(-1) @ mixing[k] for k in range(len(mixing))], axis=1)
+        parts.append(powers.reshape(-1))
+    features = np.concatenate(parts)
     return (features - network.centre.double().numpy()) / network.deviation.double().numpy()
 
 
@@ -91,13 +95,16 @@ def pooled(image: np.ndarray, weight: np.ndarray, side: int, chosen: PatchesOpti
         ((3, 11, 11), {"filters": 70, "sizes": (5,), "grid": 1, "power": 1.0, "mirror": True}),
         ((2, 10, 12), {"filters": 6, "sizes": (4, 3, 1), "threshold": 0.5, "power": 0.25, "contrast": 1.0}),
         ((1, 9, 9), {"filters": 8, "sizes": (9,), "grid": 1, "draw": "gaussian"}),
+        ((3, 13, 11), {"filters": 9, "sizes": (3, 4), "grid": 3, "components": 5}),
+        ((1, 8, 8), {"filters": 6, "sizes": (5,), "grid": 4, "components": 1, "power": 0.5}),
     ],
 )
 def test_features_are_those_of_plain_loops(shape: tuple[int, int, int], options: dict[str, Any]) -> None:
     network = made(shape, **options)
     images = pixels(network, 3)
     expected = np.stack([reference(network, image.double().numpy()) for image in images])
-    assert network.dim == expected.shape[1] == 2 * network.settled.grid**2 * network.settled.filters
+    each = network.settled.components or 2 * network.settled.grid**2
+    assert network.dim == expected.shape[1] == each * network.settled.filters
     np.testing.assert_allclose(network(images).numpy(), expected, atol=2e-3)  # in units of deviations
     assert np.abs(expected).max() > 0.5
 
@@ -139,9 +146,23 @@ def test_task_1_is_standardised() -> None:
     np.testing.assert_allclose(features.std(0).numpy(), 1, atol=0.2)  # drawn a little towards the average
 
 
+def test_components_are_the_principal_ones_of_each_filter() -> None:
+    whole, few = (made((1, 10, 10), count=300, filters=3, grid=2, components=kept) for kept in (0, 3))
+    images = photos(300, (1, 10, 10)).take(torch.arange(300)).float()
+    averages = (whole(images) * whole.deviation + whole.centre).double().view(300, 8, 3).numpy()
+    found = few(images).double().view(300, 3, 3).numpy()
+    for place in range(3):
+        centred = averages[:, :, place] - averages[:, :, place].mean(0)
+        left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+        agree = np.abs(left[:, 2::-1].T @ found[:, :, place]) / np.linalg.norm(found[:, :, place], axis=0)
+        np.testing.assert_allclose(agree, np.eye(3), atol=1e-3)
+        assert sizes[2] > 1.01 * sizes[3] > 0, "otherwise the components are not determined"
+
+
+@pytest.mark.parametrize("components", [0, 3])
 @pytest.mark.parametrize("count", [1, 2])
-def test_hardly_any_images_give_finite_features(count: int) -> None:
-    network = made((3, 8, 8), count=count, filters=80)
+def test_hardly_any_images_give_finite_features(count: int, components: int) -> None:
+    network = made((3, 8, 8), count=count, filters=80, components=components)
     assert bool(network(pixels(network, 5)).isfinite().all())
     assert (network.centre == 0).all() == (count == 1), "the mean of one image would be that image's features"
 
@@ -171,7 +192,7 @@ def test_fitted_again_it_forgets_the_first_images() -> None:
 def test_neither_batches_nor_blocks_nor_threads_change_features(
     room: tuple[int, int], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = made((3, 12, 13), filters=150, sizes=(3, 4), mirror=True)
+    network = made((3, 12, 13), filters=150, sizes=(3, 4), mirror=True, grid=2 + threads // 2, components=threads - 1)
     images = pixels(network, 11)
     expected = torch.cat([network(image[None]) for image in images])
     before = torch.get_num_threads()
@@ -223,6 +244,8 @@ def test_an_unfitted_extractor_refuses_images() -> None:
         ((3, 9, 9), {"filters": 1, "sizes": (2, 3)}, "filters must be at least 2"),
         ((3, 9, 9), {"filters": -1}, "filters must be at least 0"),
         ((3, 9, 9), {"sizes": (0,)}, "sizes must be at least 1"),
+        ((3, 9, 9), {"components": 9}, "components must be at most 2 × grid² = 8"),
+        ((3, 9, 9), {"components": -1}, "components must be at least 0"),
         ((3, 9, 9), {"power": 0.0}, "power"),
         ((3, 9, 9), {"threshold": math.nan}, "threshold"),
         ((3, 9, 9), {"draw": "noise"}, "patches, gaussian"),
@@ -233,8 +256,9 @@ def test_impossible_values_are_errors(shape: tuple[int, int, int], options: dict
         build("patches", image_shape=shape, **options)
 
 
-def test_saved_and_loaded_it_gives_the_same_features(tmp_path: Path) -> None:
-    network = made((3, 12, 10), filters=9, sizes=(4, 3), mirror=True)
+@pytest.mark.parametrize("components", [0, 3])
+def test_saved_and_loaded_it_gives_the_same_features(tmp_path: Path, components: int) -> None:
+    network = made((3, 12, 10), filters=9, sizes=(4, 3), mirror=True, components=components)
     save_extractor(tmp_path / "patches.safetensors", network)
     again = load_extractor(tmp_path / "patches.safetensors")
     assert not again.needs_fit

@@ -81,6 +81,7 @@ print("done")
 """
 
 
+@pytest.mark.cpus
 def test_narrow_networks_train_without_a_crash() -> None:
     """In a process of its own, because torch's convolution writes out of bounds here and kills the process."""
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, timeout=300)

@@ -81,7 +81,7 @@ def test_images_of_other_channels_are_refused_for_published_weights(published: s
     assert build("timm:resnet18", image_shape=(4, 32, 32), pretrained=False).dim == 512
 
 
-def test_a_grey_network_of_ones_own_comes_back_with_the_normalisation_of_the_data(timm: ModuleType, tmp_path: Path) -> None:
+def test_the_users_own_grey_network_is_restored_with_the_normalisation_of_the_data(timm: ModuleType, tmp_path: Path) -> None:
     network = build("timm:resnet18", image_shape=(1, 32, 32), pretrained=False).eval()
     save_extractor(tmp_path / "net.safetensors", network)
     loaded = load_extractor(tmp_path / "net.safetensors").eval()

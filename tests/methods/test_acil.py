@@ -85,6 +85,6 @@ def test_ds_al_fits_what_the_main_stream_leaves_over_of_new_classes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"gamma": 0.0}, {"gamma_comp": -1.0}, {"expansion": -1}, {"ratio": -0.1}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+def test_invalid_hyper_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         ACILHyper(**wrong)  # type: ignore[arg-type]

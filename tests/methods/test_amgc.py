@@ -46,7 +46,9 @@ class World:
         self.method.begin(first, drawing)
         labels = np.repeat(list(OLD), [len(rows) for rows in self.old_rows.values()])
         self.method.end(
-            first, iter([(tensor(np.concatenate(list(self.old_rows.values())), torch.float32), torch.from_numpy(labels))])
+            first,
+            iter([(tensor(np.concatenate(list(self.old_rows.values())), torch.float32), torch.from_numpy(labels))]),
+            drawing,
         )
         self.method.task = self.task
         self.method.begin(self.task, drawing)

@@ -98,7 +98,7 @@ def test_two_methods_of_one_name_are_refused() -> None:
         method("amgc", Hyper())(Other)
 
 
-def test_a_method_comes_from_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_method_is_read_from_the_users_own_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         "from amgc.methods.contract import Hyper, Method, Phase\nfrom amgc.methods.registry import method\n\n"

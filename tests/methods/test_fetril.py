@@ -80,8 +80,8 @@ def test_the_network_and_old_means_stay_as_they_are(tmp_path: Path, monkeypatch:
     kept: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
     whole = FeTrIL.end
 
-    def end(self: Any, task: Task, features: Any) -> None:
-        whole(self, task, features)
+    def end(self: Any, task: Task, features: Any, generator: torch.Generator) -> None:
+        whole(self, task, features, generator)
         kept.append((self.mean.clone(), [value.clone() for value in self.network.state_dict().values()]))
 
     monkeypatch.setattr(FeTrIL, "end", end)

@@ -35,7 +35,7 @@ def begun(sizes: Sequence[int] = (3,), **changes: Any) -> IL2A:
         if index < len(sizes) - 1:
             labels = torch.tensor(made.task.new).flip(0).repeat_interleave(12)
             rows = torch.randn(len(labels), tiny.DIM, generator=draw) * (1 + labels[:, None]) / 4 + labels[:, None]
-            made.end(made.task, [(rows, labels)])
+            made.end(made.task, [(rows, labels)], torch.Generator())
     return made
 
 
@@ -191,7 +191,7 @@ def test_auxiliary_outputs_are_gone_after_their_task_and_never_score(tmp_path: P
 
 def test_old_outputs_stay_when_new_ones_come() -> None:
     made = begun((3,))
-    made.end(made.task, [(torch.randn(6, tiny.DIM), torch.arange(6) % 3)])
+    made.end(made.task, [(torch.randn(6, tiny.DIM), torch.arange(6) % 3)], torch.Generator())
     before = made.head.weight.detach().clone()
     made.task = Task(1, range(3, 5))
     made.begin(made.task, torch.Generator().manual_seed(9))

@@ -52,7 +52,7 @@ def prepared(tmp_path: Path, **changes: Any) -> tuple[Session, Batch, torch.Tens
         method.task = session.task(index)
         method.begin(method.task, torch.Generator().manual_seed(index))
         if not index:
-            method.end(method.task, [])
+            method.end(method.task, [], torch.Generator())
     session.network.eval()
     images = session.augment.plain(session.stream.train(1).take(torch.arange(8)))
 
@@ -104,11 +104,11 @@ def test_the_old_network_stays_as_it_was_during_a_task(tmp_path: Path, monkeypat
     kept: list[dict[str, torch.Tensor]] = []
     whole = LwF.end
 
-    def end(self: LwF, task: Task, features: Any) -> None:
+    def end(self: LwF, task: Task, features: Any, generator: torch.Generator) -> None:
         if self.old is not None:
             for name, tensor in self.old.state_dict().items():
                 assert tiny.identical(tensor, kept[-1][name])
-        whole(self, task, features)
+        whole(self, task, features, generator)
         kept.append(copy.deepcopy(self.network.state_dict()))
 
     monkeypatch.setattr(LwF, "end", end)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from streams import blocks, learned, together
 
+from amgc.methods import ranpac
 from amgc.methods.ranpac import RanPACHyper
 
 pytestmark = pytest.mark.cpus
@@ -38,6 +39,19 @@ def test_the_ridge_is_the_one_with_the_least_error_on_the_holdout(projections: i
     assert errors[chosen] <= min(errors) * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("coarse", [1e-3, 0.0])  # factors in float64, and in float32
+def test_many_random_features_give_the_same_but_for_rounding_to_float32(coarse: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    ridges = {"ridges": (1e2, 1e3, 1e4)}
+    exact = learned("ranpac", STREAM, **ridges)
+    monkeypatch.setattr(ranpac, "DOUBLE_UP_TO", 0)
+    monkeypatch.setattr(ranpac, "COARSE", coarse)
+    rounded = learned("ranpac", STREAM, **ridges)
+    assert rounded.expanded(QUERIES).dtype == torch.float32 and rounded.gram.dtype == torch.float64
+    assert rounded.ridge == exact.ridge
+    scores = exact.scores(QUERIES)
+    torch.testing.assert_close(rounded.scores(QUERIES), scores, rtol=0, atol=1e-3 * float(scores.abs().max()))
+
+
 def test_no_size_depends_on_classes_to_come() -> None:
     ours = learned("ranpac", STREAM[:1], projections=10)
     sizes = {name: tuple(value.shape) for name, value in ours.state().items() if isinstance(value, torch.Tensor)}
@@ -62,6 +76,6 @@ def test_there_are_20_projections_per_feature_by_default() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"projections": -1}, {"ridges": ()}, {"ridges": (0.0,)}, {"holdout": 1.0}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_hyper_parameters_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         RanPACHyper(**wrong)  # type: ignore[arg-type]

@@ -57,12 +57,12 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) ->
     seen: list[dict[str, Any]] = []
     whole, images = SSRE.end, torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
-    def end(self: SSRE, task: Task, features: Any) -> None:
+    def end(self: SSRE, task: Task, features: Any, generator: torch.Generator) -> None:
         now: dict[str, Any] = {"before": copy.deepcopy(self.network.state_dict()), "branched": len(branched(self.network))}
         self.network.eval()
         with torch.no_grad():
             now["features"] = self.network(images)
-            whole(self, task, features)
+            whole(self, task, features, generator)
             now["merged"] = self.network(images)
         rows = list(features)
         now["means"] = [torch.cat([r[y == label] for r, y in rows]).mean(0) for label in task.new]
@@ -115,8 +115,8 @@ def test_the_old_features_are_those_of_the_network_before_the_task(tmp_path: Pat
             checked.append(self.task.index)
         return whole_loss(self, batch)
 
-    def end(self: SSRE, task: Task, features: Any) -> None:
-        whole_end(self, task, features)
+    def end(self: SSRE, task: Task, features: Any, generator: torch.Generator) -> None:
+        whole_end(self, task, features, generator)
         old[task.index] = copy.deepcopy(self.network).eval()
 
     monkeypatch.setattr(SSRE, "loss", loss)

@@ -32,6 +32,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "ssre": {},
     "pass": {"first": GENTLE, "later": GENTLE},  # images are turned
     "il2a": {"first": GENTLE, "later": GENTLE},  # and mixed with images of the other process
+    "adc": {},  # images are picked out and changed
+    "ldc": {},  # a second stage, on augmented images
+    "efc++": {"first": GENTLE, "later": GENTLE},
+    "adagauss": {"first": GENTLE, "later": GENTLE},  # and modules of its own
 }
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from amgc.cli.main import main
 from amgc.features.lite import VARIANTS, is_installed
-from amgc.model import Model, choice
+from amgc.model import Model, choice, extractors
 from amgc.model.choice import INSPECTED_SIDE, in_colour, look
 from amgc.model.pictures import pictures
 
@@ -70,8 +70,11 @@ def test_other_images_get_patches_and_the_reason_is_given(
         images = [jpeg(np.asarray(image) // 4 + np.array([150, 140, 120], np.uint8)) for image in images]
     if how == "missing":
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    if how != "small":  # 400 filters, the default, take a second
+        monkeypatch.setattr(extractors, "FILTERS", 20)
     features = chosen(tmp_path, images, size=32 if how == "size" else None)
-    assert features["name"] == "patches" and features["options"] == {"filters": 400, "draw": "gaussian"}
+    assert features["name"] == "patches"
+    assert features["options"] == {"filters": 400 if how == "small" else 20, "draw": "gaussian"}
     assert re.match(why, features["why"])
 
 
@@ -87,7 +90,8 @@ def test_what_is_asked_for_is_not_overruled(tmp_path: Path) -> None:
         assert features["name"] == asked.get("features", "patches") and "why" not in features
 
 
-def test_the_first_images_decide_and_later_ones_do_not(tmp_path: Path) -> None:
+def test_the_first_images_decide_and_later_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extractors, "FILTERS", 20)
     model = Model.create(tmp_path / "model")
     assert model.info().features["name"] == "" and model.info().image["size"] is None
     model.learn(photographs("sky", side=32), "sky")
@@ -98,6 +102,7 @@ def test_the_first_images_decide_and_later_ones_do_not(tmp_path: Path) -> None:
 
 def test_the_majority_of_a_sample_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "is_installed", lambda name: False)
+    monkeypatch.setattr(extractors, "FILTERS", 20)
     colour, grey = photographs("rose", 5), [image.convert("L") for image in photographs("rose", 4)]
     assert "not installed" in chosen(tmp_path / "a", colour + grey)["why"]
     assert "grey" in chosen(tmp_path / "b", grey + colour[:3])["why"]
@@ -117,7 +122,10 @@ def test_images_that_cannot_be_read_leave_the_choice_open(tmp_path: Path) -> Non
     assert Model.open(tmp_path / "model").info().features["name"] == ""
 
 
-def test_amgc_learn_and_info_say_which_features_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_amgc_learn_and_info_say_which_features_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extractors, "FILTERS", 20)
     for kind in ("sky", "rose"):
         (tmp_path / "images" / kind).mkdir(parents=True)
         for number, image in enumerate(photographs(kind, side=32)):
@@ -161,6 +169,7 @@ def test_a_model_on_lite0_forgets_learns_on_and_is_reopened(tmp_path: Path, inst
     assert "the network lite0 with its weights" in reopened.info().kept
 
 
+@pytest.mark.slow  # test_export.py has a smaller network
 def test_an_onnx_file_holds_the_network(tmp_path: Path, installed: None) -> None:
     """The export compares onnxruntime's answers with the model's and raises an error if they differ."""
     onnxruntime = pytest.importorskip("onnxruntime")

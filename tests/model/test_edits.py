@@ -17,8 +17,8 @@ from amgc import tensor_files
 from amgc.cli.main import main
 from amgc.core.statistics import ClassStatistics
 from amgc.model import Model
-from amgc.model.folder import CLASSES, Manifest
 from amgc.model.info import read_info
+from amgc.model.manifest import CLASSES, Manifest
 from amgc.model.state import FixedHead, State
 
 
@@ -120,8 +120,8 @@ def test_forgetting_renaming_and_undoing_import_no_torch(make):
         "codes = [main(each) for each in (['rename', path, 'owl', 'bird'], ['undo', path], ['forget', path, 'owl'])]\n"
         "print(codes, sorted({'torch', 'sklearn', 'scipy', 'pandas', 'PIL'} & set(sys.modules)))"
     )
-    told = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines()[-1] == "[0, 0, 0] []" and "Forgot 'owl'; the model has 2 classes." in told
+    output = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "[0, 0, 0] []" and "Forgot 'owl'; the model has 2 classes." in output
 
 
 def test_a_classifier_is_solved_and_stored_by_the_first_reader_that_can(make, monkeypatch):

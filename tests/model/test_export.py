@@ -15,7 +15,8 @@ from amgc.cli.main import main
 from amgc.features import build
 from amgc.features.weights import save_extractor
 from amgc.model import Model, ModelError, export
-from amgc.model.export import IR, OPSET, Graph, _area, export_onnx, resized
+from amgc.model.export import export_onnx
+from amgc.model.onnx_graph import IR, OPSET, Graph, _area, resized
 from amgc.model.pictures import Frame, Picture
 
 pytestmark = pytest.mark.cpus
@@ -77,7 +78,12 @@ def check_same(model: Model, path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"filters": 12}, {"filters": 7, "mirror": False, "size": 24, "sizes": (3, 5), "power": 1.0}]
+    "options",
+    [
+        {"filters": 12},
+        {"filters": 12, "components": 3},
+        {"filters": 7, "mirror": False, "size": 24, "sizes": (3, 5), "power": 1.0},
+    ],
 )
 def test_patches_answer_the_same_in_onnxruntime(tmp_path, options):
     model = taught(tmp_path, **options)
@@ -161,7 +167,7 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     monkeypatch.undo()
-    monkeypatch.setattr("amgc.model.export.BITS", 5)  # coarse weights: pixels that are off by a few
+    monkeypatch.setattr("amgc.model.onnx_graph.BITS", 5)  # coarse weights: pixels that are off by a few
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_text() == "what was there"

@@ -1,4 +1,4 @@
-"""The fit of a prediction: how typical an image is, and when that cannot be told."""
+"""The fit of a prediction: how typical an image is, and None if it cannot be estimated."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from amgc.files import FileFormatError
 from amgc.model import Model
-from amgc.model.folder import Manifest
 from amgc.model.info import read_info
+from amgc.model.manifest import Manifest
 from amgc.model.state import FixedHead, State
 
 
@@ -60,8 +60,10 @@ def test_describing_a_model_imports_no_torch(make):
         "import sys; from amgc.cli.main import main; assert main(sys.argv[1:]) == 0; "
         "print(sorted({'torch', 'sklearn', 'scipy', 'pandas', 'PIL'} & set(sys.modules)))"
     )
-    told = subprocess.run([sys.executable, "-c", script, "info", str(path)], capture_output=True, text=True, check=True).stdout
-    assert "2 classes from 60 images" in told and told.splitlines()[-1] == "[]"
+    output = subprocess.run(
+        [sys.executable, "-c", script, "info", str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "2 classes from 60 images" in output and output.splitlines()[-1] == "[]"
 
 
 def test_a_damaged_file_is_not_described(make):
@@ -81,5 +83,5 @@ def test_predicting_imports_no_scikit_learn(make, tmp_path):
         "print(sorted({'sklearn', 'scipy', 'pandas'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", script, "predict", str(path), str(tmp_path / "cat.png"), "--reject", "0.05"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "probability" in told and told.splitlines()[-1] == "[]"
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "probability" in output and output.splitlines()[-1] == "[]"

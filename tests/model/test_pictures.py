@@ -69,7 +69,7 @@ def test_several_images_come_in_order_and_have_names(tmp_path):
 
 
 @pytest.mark.parametrize("given", [3, None, np.zeros(5), torch.zeros(8, 8), np.zeros((1, 2, 3, 4, 5))])
-def test_input_that_is_no_image_is_refused(given):
+def test_input_that_is_not_an_image_is_refused(given):
     with pytest.raises((TypeError, ValueError), match="image"):
         pictures(given)
 

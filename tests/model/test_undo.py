@@ -173,7 +173,18 @@ def test_a_picture_that_is_given_twice_in_a_lesson_counts_once_and_is_named(make
     learned = model.learn(sorted(path for path in tmp_path.iterdir() if path.is_file()), "cat")
     assert learned.added == {"cat": 4}
     assert [Path(name).name for name in learned.repeated] == ["4.png", "5.bmp"]
-    assert model.learn(draw("cat", 4), "cat").repeated == (), "nothing of earlier lessons is kept, so it cannot be noticed"
+
+
+@pytest.mark.cpus
+@pytest.mark.parametrize("covariance", ["shared", "full"])
+def test_a_picture_that_was_learned_in_an_earlier_lesson_is_named(make, covariance):
+    images, others = draw("cat", 10), draw("cat", 4, seed=5)
+    model = make("dog", count=4, covariance=covariance)
+    model.learn(images[:8], "cat")
+    again = model.learn([*others, *images[2:5]], "cat")
+    assert again.learned_before == ("picture 5", "picture 6", "picture 7") and again.added == {"cat": 7}
+    assert model.learn(images[8:], "cat").learned_before == ()
+    assert model.learn(images[:1], "owl").learned_before == ()  # of another class
 
 
 def test_a_picture_may_be_given_to_two_classes(make):

@@ -204,8 +204,8 @@ def test_the_commands_take_files_of_vectors(tmp_path, capsys, monkeypatch):
     (x, y), (new, labels) = samples(20), samples(10, seed=1)
     np.savez("both.npz", train_x=x, train_y=y, test_x=new, test_y=labels)
     np.savez("new.npz", x=new[:2])
-    told = run(capsys, "learn", "model", "both.npz")
-    assert "Learned 3 classes from 60 vectors" in told and "No vector was stored" in told
+    output = run(capsys, "learn", "model", "both.npz")
+    assert "Learned 3 classes from 60 vectors" in output and "No vector was stored" in output
     assert "vectors, 5 features" in run(capsys, "info", "model")
     answers = [
         json.loads(line) for line in run(capsys, "predict", "model", "new.npz", "--json", "--reject", "0.01").splitlines()

@@ -104,7 +104,7 @@ def test_a_file_that_does_not_fit_is_named_with_the_reason(folder: Path, damage:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version": 1', b"\xff\xfe"])
-def test_a_file_that_is_no_json_is_damaged(folder: Path, content: bytes) -> None:
+def test_a_file_that_is_not_json_is_damaged(folder: Path, content: bytes) -> None:
     (folder / "observed" / "task-2.json").write_bytes(content)
     with pytest.raises(RunError, match=r"task-2\.json' is damaged"):
         load_observed(load_run(folder))

@@ -25,7 +25,7 @@ UNSEEN = """[...document.querySelectorAll('svg[role=img]')].filter(figure => {
 }).map(figure => figure.id)"""
 SPILT = """[...document.querySelectorAll('main *')].filter(part => !part.closest('.scroll, svg, .aside, .track')
     && part.getBoundingClientRect().right > innerWidth + 0.5).map(part => part.outerHTML.slice(0, 200))"""
-# The contrast of every text that is shown with what it stands on; a cell's colour is mixed with the ground.
+# The contrast of every visible text with its background; a cell's colour is mixed with the ground.
 CONTRAST = """(() => {
     const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)

@@ -116,4 +116,4 @@ def test_labels_keep_their_order_and_distance_and_move_only_if_they_must(wanted:
     assert all(after - before >= gap - 1e-6 for before, after in pairwise(placed))
     if all(wanted[after] - wanted[before] >= gap for before, after in pairwise(order)):
         assert found == wanted
-    assert sum(found) == pytest.approx(sum(wanted), abs=1e-6)  # nobody is favoured
+    assert sum(found) == pytest.approx(sum(wanted), abs=1e-6)  # no class is favoured

@@ -89,7 +89,7 @@ def test_a_line_that_does_not_fit_is_an_error_that_says_where(
         load_run(path)
 
 
-def test_a_line_that_is_no_object_is_an_error(write_run: WriteRun) -> None:
+def test_a_line_that_is_not_an_object_is_an_error(write_run: WriteRun) -> None:
     path = write_run("amgc", [1, 1], [])
     (path / "metrics.jsonl").write_text("[1]\n")
     with pytest.raises(RunError, match="line 1: it must be a mapping"):

@@ -99,6 +99,13 @@ def test_tasks_are_chosen_evenly_without_repeats(count: int) -> None:
         assert not gaps or (min(gaps) >= 1 and max(gaps) - min(gaps) <= 1)
 
 
+@pytest.mark.parametrize(("tasks", "width", "left_out"), [(5, 100, False), (10, 120, False), (10, 60, True), (20, 100, True)])
+def test_a_table_says_if_tasks_have_no_column(write_run: WriteRun, tasks: int, width: int, left_out: bool) -> None:
+    run = load_run(write_run("amgc", [1] * tasks, falling(tasks)))
+    assert (f"of {tasks} tasks have a column" in shown(accuracy_table([run], width), width)) == left_out
+    assert (f"of {tasks} tasks have a column" in shown(details(run, width), width)) == left_out
+
+
 def test_runs_that_do_not_compare_are_noted(write_run: WriteRun) -> None:
     runs = [
         load_run(write_run("amgc", [2, 1], [], data="digits")),

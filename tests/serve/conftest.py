@@ -153,7 +153,7 @@ def drawn(tmp_path_factory) -> dict[str, list[Path]]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory) -> Iterator[Server]:
-    """Serve a model of two classes, for many tests. `other` makes it what it was before each."""
+    """Serve a model of two classes, for many tests. `other` restores it before each test."""
     home = tmp_path_factory.mktemp("page")
     model = Model.create(home / "model", filters=32)
     model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in KNOWN})

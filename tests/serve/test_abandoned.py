@@ -1,4 +1,4 @@
-"""Work ends when nobody waits for it: the client has disconnected, or the server is stopped."""
+"""Work ends when the client has disconnected or the server is stopped."""
 
 from __future__ import annotations
 

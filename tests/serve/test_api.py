@@ -56,7 +56,7 @@ def test_after_the_response_to_learn_no_progress_is_reported(model):
     pictures = [Picture(f"{seed}", png("brick", seed)) for seed in range(3)]
     updates.start()
     try:
-        updates._submit(begin.wait)  # so that the lessons wait until somebody listens
+        updates._submit(begin.wait)  # so that the lessons wait for the test
         lessons = [updates.learn(given, "brick") for given in (pictures, [])]
         for lesson in lessons:
             lesson.add_done_callback(lambda _: seen.append(updates.progress))

@@ -11,8 +11,7 @@ import pytest
 from serving import png, taught
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
-from amgc.model import Model
-from amgc.serve import connections, server
+from amgc.serve import batching, connections, server
 from amgc.serve.guard import Limits
 
 PATIENCE = 60  # seconds until a test that waits for the server fails
@@ -85,14 +84,14 @@ def upload(*, complete: bool = True) -> bytes:
 @pytest.fixture
 def predicting(monkeypatch) -> Iterator[tuple[threading.Semaphore, threading.Event]]:
     """Let predictions begin, which releases the semaphore, and wait for the event."""
-    begun, release, predict = threading.Semaphore(0), threading.Event(), Model.predict
+    begun, release, classify = threading.Semaphore(0), threading.Event(), batching.classify
 
     def waiting(*args, **kwargs):
         begun.release()
         release.wait(PATIENCE)
-        return predict(*args, **kwargs)
+        return classify(*args, **kwargs)
 
-    monkeypatch.setattr(Model, "predict", waiting)
+    monkeypatch.setattr(batching, "classify", waiting)
     yield begun, release
     release.set()
 

@@ -57,6 +57,7 @@ def tree(tmp_path, drawn) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_page_says_when_there_are_too_few_pictures_to_tell_what_is_typical(tab, drawn, model, tmp_path):
     Model.open(model).learn_all({kind: drawn[kind][:2] for kind in ("meadow", "night")})
     with server(model, home=tmp_path) as served:
@@ -85,14 +86,18 @@ def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, t
         assert tab.text("ask-needs") == "" and "3 classes, learned from 36 pictures. None of them was kept." in tab.text(
             "known-sum"
         )
-        assert re.fullmatch(r"about \d+ %", tab.text("quality-figure"))
+        assert re.fullmatch(r"about \d+\s%", tab.text("quality-figure"))
         assert "of new pictures like these would be named correctly" in tab.text("quality-text")
 
-        told = tab.ask(drawn["meadow"][13])
-        assert told.startswith("meadow") and re.search(r"More typical than about \d+ % of pictures of what it knows\.", told)
+        output = tab.ask(drawn["meadow"][13])
+        assert output.startswith("meadow") and re.search(
+            r"More typical than about \d+\s% of pictures of what it knows\.", output
+        )
         assert tab.evaluate("document.querySelectorAll('#answers > li:first-child .bars li').length") == 3
-        told = tab.ask(drawn["desert"][13])
-        assert told.startswith("Unlike anything it has learned") and "of pictures of what it knows are less typical." in told
+        output = tab.ask(drawn["desert"][13])
+        assert (
+            output.startswith("Unlike anything it has learned") and "of pictures of what it knows are less typical." in output
+        )
         tab.ask(drawn["sunset"][13])
         tab.teach("desert", drawn["desert"][:11])
         keep(tab, tmp_path, "taken", (1400, 360, 3840))
@@ -122,6 +127,7 @@ def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, t
         assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_a_dropped_folder_of_folders_becomes_cards_and_one_undo_takes_all_back(tab, tree, model, tmp_path):
     with server(model, home=tmp_path) as served:
         tab.visit(served.address)
@@ -304,6 +310,60 @@ def test_a_class_is_renamed_in_place_and_joined_after_a_question(page, other, dr
     page.click("#undo")
     page.until("document.querySelectorAll('.card').length === 3")
     assert page.complaints == []
+
+
+@pytest.mark.slow
+def test_undoing_a_name_or_a_joining_keeps_places_and_views(page, other, drawn):
+    def views(label: str) -> int:
+        return int(page.evaluate(f"document.querySelectorAll({json.dumps(page.card(label, '.thumbs > li'))}).length"))
+
+    names = "[...document.querySelectorAll('.card')].map(({ card }) => card.label)"
+    page.teach("meadow", drawn["meadow"][8:11])
+    page.rename("meadow", "field")
+    page.until("document.getElementById('undo').title === 'Undo renaming “meadow” to “field”'")
+    page.click("#undo")
+    page.until("document.getElementById('teach-said').innerText === 'Undone: renaming “meadow” to “field”.'")
+    assert page.evaluate(names) == ["meadow", "night"] and views("meadow") == 3  # the lesson was not undone
+
+    page.rename("meadow", "night")
+    page.until("document.getElementById('confirm').open")
+    page.click("#confirm-yes")
+    page.until(f"{names}.length === 1 && !document.getElementById('undo').disabled")
+    assert views("night") == 3
+    page.click("#undo")
+    page.until(f"{names}.join() === 'meadow,night'")
+    page.until("document.getElementById('teach-said').innerText.startsWith('Undone')")
+    assert (views("meadow"), views("night")) == (3, 0) and page.complaints == []
+
+
+@pytest.mark.slow
+def test_a_folder_is_asked_about_with_its_paths_and_without_other_files(page, tree):
+    for way in (lambda: page.drop("#ask-zone", [tree]), lambda: page.files("#ask-folder", [tree])):
+        way()
+        page.until("document.querySelectorAll('#answers > li').length === 19 && !document.getElementById('ask-clear').disabled")
+        assert "2 other files were left out: places/.hidden, places/night/notes.txt." in page.text("ask-said")
+        titles = page.evaluate("[...document.querySelectorAll('#answers > li')].map(({ title }) => title)")
+        assert "places/夜明け/more/sunset-5.jpg" in titles and "places/night/damaged.jpg" in titles
+        page.click("#ask-clear")
+
+
+@pytest.mark.slow
+def test_answers_that_are_still_coming_cannot_be_cleared(page, drawn):
+    page.ask(drawn["night"][8])
+    page.until("!document.getElementById('ask-tools').hidden")
+    page.files("#ask-files", [*drawn["night"][8:14], *drawn["meadow"][8:14]])
+    page.until("document.getElementById('ask-clear').disabled || document.querySelectorAll('#answers > li').length === 13")
+    page.evaluate("document.getElementById('ask-clear').click()")
+    page.until("document.querySelectorAll('#answers > li').length === 13 && !document.getElementById('ask-clear').disabled")
+    assert page.text("ask-sum") == "13 pictures" and page.complaints == []
+
+
+@pytest.mark.slow
+def test_pictures_that_are_taught_again_later_are_noticed(page, drawn):
+    page.teach("night", drawn["night"][8:11])
+    page.files(page.card("night", ".files"), drawn["night"][9:12])
+    said = json.dumps(page.card("night", "> .said"))
+    page.until(f"document.querySelector({said}).innerText.includes('2 pictures were probably taught before and count twice')")
 
 
 @pytest.mark.slow

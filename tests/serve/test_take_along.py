@@ -200,7 +200,7 @@ KINDS += ["text", "cut", "no manifest"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_zip_file_that_is_no_model_is_refused_and_nothing_is_written(model, kind, tmp_path):
+def test_a_zip_file_that_is_not_a_model_is_refused_and_nothing_is_written(model, kind, tmp_path):
     with TestClient(create_app(model, Settings(limits=Limits(upload_mb=4))), base_url=BASE) as client:
         before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
         refused = client.post("/api/open", content=hostile(model)[kind], headers=ZIP)

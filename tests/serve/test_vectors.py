@@ -94,11 +94,11 @@ def test_the_example_runs_with_the_onnx_file_of_vectors(client, model, tmp_path)
     (tmp_path / "model.onnx").write_bytes(client.get("/api/model.onnx").content)
     (tmp_path / "classify.py").write_bytes(client.get("/classify.py").content)
     np.save(tmp_path / "new.npy", drawn("bee", 2, seed=3))
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "classify.py", "new.npy"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout
     expected = model.predict(drawn("bee", 2, seed=3))
-    assert told.splitlines() == [f"{row}: {one.label}, {one.probabilities[0]:.0%}" for row, one in enumerate(expected)]
+    assert output.splitlines() == [f"{row}: {one.label}, {one.probabilities[0]:.0%}" for row, one in enumerate(expected)]
 
 
 def test_a_model_whose_features_are_a_function_takes_pictures(tmp_path):

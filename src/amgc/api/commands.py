@@ -94,7 +94,7 @@ def compare(
 ) -> Comparison:
     """Run each method on each data set, number of tasks and seed, as the command `amgc compare` does.
 
-    The runs are computed in processes of their own. Calling it again with the same settings computes what is missing.
+    Each run has its own process. Calling it again with the same settings computes what is missing.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def compare(
     works = [Work.of(cell) for cell in cells]
     line = ["compare", *given.methods, *flags_of(None, {name: value for name, value in own.items() if value}), *flags]
     screen = None if progress else Console(file=io.StringIO(), force_jupyter=False)
-    code = command.carry_out(given, Path(out), works, line, screen)
+    code = command.run_missing(given, Path(out), works, line, screen)
     if code == STOPPED:
         raise KeyboardInterrupt(f"stopped; the same call continues {str(out)!r}")
     if failed := [f"{one.cell}: {one.reason}" for one in works if one.state == "failed"]:

@@ -30,7 +30,7 @@ def configs_of(arguments: Sequence[str], settings: Mapping[str, Any]) -> Parsed:
         "features_options": _options("features_options", features_flags(choice), left),
         "machine": merged(preset.chosen_machine(), {name: left.pop(name) for name in MACHINE if name in left}),
     }
-    chosen = any(name in left for name in SPLIT)  # takes the place of all that the preset says about the split
+    chosen = any(name in left for name in SPLIT)  # replaces the whole split of the preset
     common |= {name: left.get(name) if chosen else getattr(preset, name) or None for name in SPLIT}
     common |= {name: left.get(name, getattr(preset, name)) for name in ("natural_order", "seed")}
     common["sizes"] = None if common["sizes"] is None else tuple(common["sizes"])
@@ -48,7 +48,7 @@ def configs_of(arguments: Sequence[str], settings: Mapping[str, Any]) -> Parsed:
 
 
 def _options(name: str, flags: Sequence[Flag], left: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of data or features, with what `left` has of them, which is taken out of it."""
+    """Return the options of data or features: the defaults, replaced by `left[name]`, which is removed from `left`."""
     known = {flag.name: flag.default for flag in flags}
     given = left.pop(name, None) or {}
     if unknown := [option for option in given if option not in known]:

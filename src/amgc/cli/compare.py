@@ -84,7 +84,7 @@ def compare(arguments: Sequence[str]) -> int:
 
         print_costs(works, *local_resources(given))
         return 0
-    return carry_out(given, folder, works, ["compare", *arguments])
+    return run_missing(given, folder, works, ["compare", *arguments])
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -241,7 +241,7 @@ def make_executor(given: Compare, folder: Path) -> tuple[Executor, int]:
     return Local(jobs, visible_gpus()), threads
 
 
-def carry_out(
+def run_missing(
     given: Compare, folder: Path, works: Sequence[Work], command: Sequence[str], screen: Console | None = None
 ) -> int:
     """Run what is missing and print the results of all runs on `screen`, by default the terminal."""
@@ -261,7 +261,7 @@ def carry_out(
             screen.print(board.progress(), highlight=False)
             try:
                 with stoppable(watch), board:
-                    schedule.carry_out(works, executor, schedule.job_environment(command, threads), watch, board.show)
+                    schedule.run_all(works, executor, schedule.job_environment(command, threads), watch, board.show)
             finally:
                 executor.close()
     failed = [one for one in works if one.state == "failed"]

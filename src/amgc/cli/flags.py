@@ -17,7 +17,11 @@ from amgc.options import changed, merged
 
 TRUST = "Python files with your own method, data set or extractor that a preset or a run's folder names; they are executed"
 SPLIT = ("tasks", "first_classes", "increment", "sizes")
-PHASES = {"first": "How task 1 is trained.", "later": "How each later task is trained."}
+PHASES = {
+    "first": "How task 1 is trained.",
+    "later": "How each later task is trained.",
+    "second": "How the second training stage of a task is trained, by methods that have one.",
+}
 ABOUT = """Train methods on a stream of tasks. PRESET is a preset's name, a .toml file, or a data set (cifar100, folder:PATH,
 npz:PATH, my_data.py); it comes before the flags. `amgc list presets`, `methods`, `data` and `features` list the choices."""
 
@@ -51,7 +55,8 @@ def parse(arguments: Sequence[str]) -> Parsed:
         alone = len(hypers) == 1 and not taken & {flag.name for flag in own}
         groups[f"method {name}"] = Group("" if alone else entry.name, f"Hyper-parameters of {entry.name}.", own)
     for phase, title in PHASES.items():
-        groups[phase] = Group(phase, title, phase_flags(choice, hypers, phase))
+        if having := {name: hyper for name, hyper in hypers.items() if hasattr(hyper, phase)}:
+            groups[phase] = Group(phase, title, phase_flags(choice, having, phase))
     struct = make_struct("Run", top, groups)
     given: Any = tyro.cli(struct, args=list(arguments), prog="amgc run", description=ABOUT, config=QUICK)
     if given.preset != (arguments[0] if arguments and not arguments[0].startswith("-") else ""):
@@ -63,7 +68,10 @@ def parse(arguments: Sequence[str]) -> Parsed:
             data_options=values["data options"],
             features_options=values["features options"],
             method=name,
-            hyper=merged(hypers[name], values[f"method {name}"] | {phase: values[phase] for phase in PHASES}),
+            hyper=merged(
+                hypers[name],
+                values[f"method {name}"] | {phase: values[phase] for phase in PHASES if hasattr(hypers[name], phase)},
+            ),
             classes=given.classes or None,
             natural_order=given.natural_order,
             seed=given.seed,
@@ -144,7 +152,7 @@ def hyper_flags(choice: Choice, name: str, hyper: Hyper | Phase, phase: str = ""
 
 
 def phase_flags(choice: Choice, hypers: dict[str, Hyper], phase: str) -> list[Flag]:
-    """Return the flags `--first.*` or `--later.*` for all methods. Where the methods' defaults differ, a flag has none."""
+    """Return the flags `--first.*`, `--later.*` or `--second.*` for these methods. Where defaults differ, a flag has none."""
     each = {name: hyper_flags(choice, name, getattr(hyper, phase), phase) for name, hyper in hypers.items()}
     flags = []
     for alike in zip(*each.values(), strict=True):

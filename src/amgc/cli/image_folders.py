@@ -7,14 +7,14 @@ from pathlib import Path
 
 from amgc.cli.errors import UsageError
 from amgc.cli.output import shortened
-from amgc.text import plural
 
+NAMED = 50  # files of one reason that are named
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 
 
 def images_of_class(label: str, given: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """List the image files of one class, from files and folders. Returns also what was left out."""
-    from amgc.data.decode import list_files
+    from amgc.data.image_files import list_files
 
     if not given:
         raise UsageError("specify at least one image: amgc learn MODEL --label CLASS IMAGE")
@@ -36,7 +36,7 @@ def images_of_class(label: str, given: Sequence[str]) -> tuple[dict[str, list[st
 
 def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """List the image files of each class. Returns also what was left out: other files, empty folders, images elsewhere."""
-    from amgc.data.decode import list_files, list_folders
+    from amgc.data.image_files import list_files, list_folders
 
     if not folders:
         raise UsageError("specify at least one folder of images.")
@@ -54,9 +54,7 @@ def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[
             names = " and ".join(folder.name for folder in splits)
             raise UsageError(f"{names} in {str(root)!r} are not classes; specify one of them, such as {str(splits[0])!r}.")
         listing = list_files(root)
-        loose = [path for path in listing.images if path.parent == root]
-        if loose:
-            leave_out(left, {f"{plural(len(loose), 'image')} outside sub-folders": [root]})
+        leave_out(left, {"outside sub-folders": [path for path in listing.images if path.parent == root]})
         leave_out(left, {why: [path for path in paths if path.parent == root] for why, paths in listing.left_out.items()})
         for folder in inside:
             listing = list_files(folder)
@@ -70,7 +68,7 @@ def images_by_class(folders: Sequence[str]) -> tuple[dict[str, list[str]], list[
 
 def other_files(given: Sequence[str]) -> list[str]:
     """Describe the files of folders that are not images, one line for each reason."""
-    from amgc.data.decode import list_files
+    from amgc.data.image_files import list_files
 
     left: dict[str, list[str]] = {}
     for path in map(Path, given):
@@ -90,10 +88,10 @@ def as_lines(left: Mapping[str, Sequence[str]]) -> list[str]:
     """Describe what was left out, one line for each reason.
 
     >>> as_lines({"hidden": ["a/.x"], "no images": list("abcdefg")})
-    ['a/.x (hidden)', '7: a, b, c, d, e and 2 more (no images)']
+    ['a/.x (hidden)', '7: a, b, c, d, e, f, g (no images)']
     """
     counts = {reason: f"{len(names):,}: " if len(names) > 1 else "" for reason, names in left.items()}
-    return [f"{counts[reason]}{shortened(names)} ({reason})" for reason, names in left.items()]
+    return [f"{counts[reason]}{shortened(names, NAMED)} ({reason})" for reason, names in left.items()]
 
 
 def _instead(left: Mapping[str, Sequence[str]]) -> str:

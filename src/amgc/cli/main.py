@@ -75,7 +75,9 @@ def call(name: str, arguments: Sequence[str]) -> int:
     else:
         import tyro
 
-        code = tyro.cli(command, args=list(arguments), prog=f"amgc {name}")
+        from amgc.cli.tyro_flags import quick
+
+        code = tyro.cli(quick(command), args=list(arguments), prog=f"amgc {name}")
     return code or 0
 
 

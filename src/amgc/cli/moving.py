@@ -99,7 +99,7 @@ class Mover:
         for name in numbered(source.name):
             target = home / name
             if os.path.lexists(target):
-                if target == source or is_there(self.how, source, target):
+                if is_same(source, target) or is_there(self.how, source, target):
                     return None
                 continue
             self._note({"how": self.how, "from": str(source), "to": f"{pile}/{name}", "size": size})
@@ -139,6 +139,11 @@ def numbered(name: str) -> Iterator[str]:
     while True:
         yield f"{stem}-{number}{suffix}"
         number += 1
+
+
+def is_same(source: Path, target: Path) -> bool:
+    """Return whether both are the same file of the same folder, also if the folder is reached through a link."""
+    return source.name == target.name and os.path.samefile(source.parent, target.parent)
 
 
 def is_there(how: How, source: Path, target: Path) -> bool:

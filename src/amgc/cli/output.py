@@ -38,10 +38,10 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Seque
     console().print(grid(header, rows, left=left))
 
 
-def shortened(names: Sequence[str]) -> str:
+def shortened(names: Sequence[str], most: int = SHOWN) -> str:
     """Join the first names of a list.
 
     >>> shortened(list("abcdefg"))
     'a, b, c, d, e and 2 more'
     """
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

@@ -13,9 +13,24 @@ from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
 from amgc.cli.image_folders import images_by_class, images_of_class
-from amgc.cli.output import SHOWN, print_json, shortened, show, show_table
+from amgc.cli.output import print_json, shortened, show, show_table
 from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
+from amgc.cli.sources import (
+    ImageColumn,
+    LabelColumn,
+    On,
+    Split,
+    Workers,
+    are_sources,
+    check_columns,
+    columns,
+    has_finished,
+    learn_shards,
+    shards_of,
+    unfinished,
+)
 from amgc.cli.tyro_flags import several
+from amgc.data.shards import Shard
 from amgc.runs.folder import RUN
 from amgc.text import byte_size, duration, plural
 
@@ -25,17 +40,26 @@ if TYPE_CHECKING:
     from amgc.model import Info, Learned, Model
     from amgc.model.changes import Progress
 
+Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
 ModelFolder: TypeAlias = Annotated[Positional[str], arg(metavar="MODEL", help="folder of the model")]
 NewModelFolder: TypeAlias = Annotated[str, arg(aliases=["-o"], metavar="MODEL", help="folder of the new model")]
 Photos: TypeAlias = Annotated[
     Positional[tuple[str, ...]],
-    several("FOLDER", "folders with one sub-folder per class, or files of vectors; with --label images, or folders of them"),
+    several(
+        "FOLDER",
+        "folders with one sub-folder per class, files of vectors, or sources: wds:PATTERN, parquet:PATTERN, hf:NAME, s3://…; "
+        "with --label images, or folders of them",
+    ),
 ]
 ClassFolders: TypeAlias = Annotated[
-    Positional[tuple[str, ...]], several("FOLDER", "folders with one sub-folder per class, or files of vectors")
+    Positional[tuple[str, ...]],
+    several(
+        "FOLDER",
+        "folders with one sub-folder per class, files of vectors, or sources: wds:PATTERN, parquet:PATTERN, hf:NAME, s3://…",
+    ),
 ]
 Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
-UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks that amgc has no weights of
+UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks for which amgc has no weights
 LONG = 10.0  # seconds of learning from which on the expected time is printed
 
 
@@ -75,6 +99,22 @@ def learn(
     fewest: Annotated[
         int | None, arg(metavar="INT", help="for a new model: refuse to learn fewer images of a class at a time (default: 1)")
     ] = None,
+    covariance: Annotated[
+        Form | None,
+        arg(help="for a new model: form of the covariances; shared needs least with many classes (default: by features)"),
+    ] = None,
+    jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with so many processes")] = None,
+    on: Annotated[On, arg(help="learn in shards, with processes on this machine or with Ray Data")] = "here",
+    address: Annotated[
+        str | None, arg(metavar="TEXT", help="with --on ray: the cluster (default: $RAY_ADDRESS, or start one here)")
+    ] = None,
+    cpus: Annotated[float, arg(metavar="FLOAT", help="with --on ray: CPUs of a worker")] = 1.0,
+    gpus: Annotated[float, arg(metavar="FLOAT", help="with --on ray: GPUs of a worker")] = 0.0,
+    shard_files: Annotated[int, arg(metavar="INT", help="images of folders in a shard")] = 1000,
+    skip_shards: Annotated[bool, arg(help="leave out shards that cannot be read in several tries")] = False,
+    split: Split = None,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
     quiet: Annotated[bool, arg(help="print errors only")] = False,
 ) -> None:
     """Learn classes from images: each sub-folder of FOLDER is a class. The first call creates the model.
@@ -82,13 +122,22 @@ def learn(
     `amgc learn MODEL --label CLASS IMAGE …` learns one class. Images of a known class are added to it. No image is stored.
     `amgc learn MODEL FILE.npz` learns from vectors, such as embeddings: arrays x (n, d) and y (n,), or a .parquet file with a
     column `label`.
+    `amgc learn MODEL wds:train-*.tar --jobs 8` learns from shards, on many workers; repeated after a stop, it goes on.
     """
-    images: Mapping[str, Sequence[Any]]
+    images: Mapping[str, Sequence[Any]] = {}
+    shards: list[Shard] = []
     left_out: list[str] = []
-    given_vectors = are_vectors(folders)
+    workers = Workers(jobs, on, address, cpus, gpus, skip_shards, shard_files)
+    workers.check()
+    from_sources, chosen_columns = are_sources(folders), columns(split, image_column, label_column)
+    check_columns(from_sources, chosen_columns)
+    given_vectors = not from_sources and are_vectors(folders)
     if given_vectors:
-        images = vectors_by_class(folders, "train", label)
         features = features or (None if (Path(model) / "manifest.json").is_file() else "vectors")
+    if from_sources or workers.asked:
+        shards, left_out = shards_of(folders, chosen_columns, label, shard_files)
+    elif given_vectors:
+        images = vectors_by_class(folders, "train", label)
     else:
         images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
 
@@ -103,16 +152,22 @@ def learn(
         "weights": weights,
         "seed": seed,
     }
-    chosen |= {"epsilon": epsilon, "delta": delta, "lessons": lessons, "fewest": fewest}
-    opened, created = open_or_create(model, chosen)
+    chosen |= {"epsilon": epsilon, "delta": delta, "lessons": lessons, "fewest": fewest, "covariance": covariance}
+    again = bool(shards) and unfinished(model, chosen)
+    opened, created = open_or_create(model, {} if again else chosen)
     try:
         check_kind(opened, given_vectors)
+        if shards:
+            learned = learn_shards(opened, shards, workers, chosen, quiet)
+            if not quiet:
+                show(*describe_learned(learned, left_out, len(opened.classes), opened.info().noun))
+            return
         screen = console()
         with bar(screen, "learning", quiet) as progress:
             shown = progress if quiet else with_cost(progress, screen)
             learned = opened.learn_all(images, progress=shown, on_corrupt="skip")
     except BaseException:
-        if created:  # so that the same command can be repeated
+        if created and not (shards and has_finished(model)):  # so that the same command can be repeated
             with suppress(Exception):  # report the first error
                 opened.remove_if_empty()
         raise
@@ -283,12 +338,16 @@ def describe_learned(learned: Learned, left_out: Sequence[str], known: int, noun
         lines.append(f"Only the first frame of {animated} was used: {shortened(learned.animated)}")
     if learned.skipped:
         lines.append(f"{plural(len(learned.skipped), noun)} could not be used:")
-        lines += [f"  {path}: {reason}" for path, reason in learned.skipped[:SHOWN]]
-        if len(learned.skipped) > SHOWN:
-            lines.append(f"  and {len(learned.skipped) - SHOWN:,} more")
+        lines += [f"  {path}: {reason}" for path, reason in learned.skipped]
     if learned.repeated:
         again = plural(len(learned.repeated), "image")
         lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")
+    if learned.learned_before:
+        count = plural(len(learned.learned_before), "image")
+        lines.append(
+            f"{count} had probably been learned before, by the same class, and count twice now (`amgc undo` takes that back): "
+            f"{shortened(learned.learned_before)}"
+        )
     lines += [f"Left out: {text}" for text in left_out]
     return lines
 

@@ -167,7 +167,7 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
 
     def work() -> bool:
         if not unfinished:
-            shown.tell(f"{plan.folder} is already finished.")
+            shown.print_line(f"{plan.folder} is already finished.")
             return summary
         dataset = load_data(plan, shown, quiet)
         for name in unfinished:
@@ -238,7 +238,7 @@ def load_data(plan: Plan, shown: Quiet, quiet: bool) -> Dataset:
 def survey_data(plan: Plan, shown: Quiet) -> Dataset:
     """Return the data set for a dry run, without reading images, and print what a run would decode."""
     from amgc.data.cache import default_folder
-    from amgc.data.decode import Files
+    from amgc.data.image_files import Files
     from amgc.data.images import size_in_bytes
     from amgc.data.registry import survey
     from amgc.text import byte_size
@@ -249,7 +249,7 @@ def survey_data(plan: Plan, shown: Quiet) -> Dataset:
     if isinstance(parts[0], Files) and cache is not False:
         place = (default_folder() if cache is True else Path(cache)) / "images"
         needed = byte_size(sum(map(size_in_bytes, parts)))
-        shown.tell(
+        shown.print_line(
             f"data: {sum(map(len, parts)):,} images will be decoded once into {place}, which takes {needed} of disk unless "
             "they are cached already (--data.cache FOLDER chooses another folder, False disables the cache)"
         )

@@ -16,6 +16,7 @@ from amgc.cli.image_folders import images_by_class, other_files
 from amgc.cli.output import print_json, shortened, show, show_table
 from amgc.cli.own_images import ClassFolders, Json, ModelFolder
 from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
+from amgc.cli.sources import ImageColumn, LabelColumn, Split, are_sources, batches, check_columns, columns, source_shards
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, cell, percent, plural
 
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 WORST = 20  # classes and confusions to show
 FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
-TOO_FEW = f"fit {DASH}: cannot be told; the model has learned too few images, or has no class statistics"
+TOO_FEW = f"fit {DASH}: not available; the model has learned too few images, or has no class statistics"
 
 
 def predict(
     model: ModelFolder,
-    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, folders of images, or files of vectors")],
+    images: Annotated[Positional[tuple[str, ...]], several("IMAGE", "images, folders, files of vectors, or sources")],
     top: Annotated[int, arg(help="number of classes to show for each image")] = 1,
     reject: Annotated[
         float | None,
@@ -41,6 +42,8 @@ def predict(
     ] = None,
     as_json: Annotated[bool, arg(name="json", help="print one JSON object per line")] = False,
     as_csv: Annotated[bool, arg(name="csv", help="print comma-separated values")] = False,
+    split: Split = None,
+    image_column: ImageColumn = None,
 ) -> int:
     """Predict the most likely classes of images, with their probabilities and their fit: how typical each image is."""
     if not images:
@@ -50,11 +53,20 @@ def predict(
 
     from amgc.model import Model, PictureError
 
+    from_sources, chosen = are_sources(images), columns(split, image_column, None, "test")
+    check_columns(from_sources, chosen)
     opened = Model.open(model)
     errors: list[PictureError] = []
 
+    def answers() -> Iterator[Prediction | PictureError]:
+        if not from_sources:
+            yield from opened.predict_each(images, top, reject)
+            return
+        for given, _ in batches(source_shards(images, chosen)):
+            yield from opened.predict_each(given, top, reject)
+
     def readable() -> Iterator[Prediction]:
-        for one in opened.predict_each(images, top, reject):
+        for one in answers():
             if isinstance(one, PictureError):
                 errors.append(one)
             else:
@@ -69,7 +81,7 @@ def predict(
         write_table(readable())
     for error in errors:
         say(f"error: {error}")
-    for text in other_files(images):
+    for text in [] if from_sources else other_files(images):
         say(f"left out: {text}")
     return FAILED if errors else 0
 
@@ -106,24 +118,36 @@ def evaluate(
     reject: Annotated[float | None, arg(metavar="SHARE", help="count what `predict --reject SHARE` would reject")] = None,
     out: Annotated[Path | None, arg(metavar="FOLDER", help="write evaluation.json, confusion.csv and plots there")] = None,
     as_json: Json = False,
+    split: Split = None,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
 ) -> None:
     """Evaluate a model on images that it has not learned from; each sub-folder of FOLDER is a class.
 
-    A model of vectors takes files as for `amgc learn`; of a file with test_x and test_y, these.
+    For a model of vectors, specify files as for `amgc learn`. If a file has test_x and test_y, these are used.
     """
     images: Mapping[str, Sequence[Any]]
-    given_vectors = are_vectors(folders)
-    images, others = (vectors_by_class(folders, "test"), []) if given_vectors else images_by_class(folders)
+    from_sources, chosen = are_sources(folders), columns(split, image_column, label_column, "test")
+    check_columns(from_sources, chosen)
+    given_vectors = not from_sources and are_vectors(folders)
+    images, others = {}, []
+    if not from_sources:
+        images, others = (vectors_by_class(folders, "test"), []) if given_vectors else images_by_class(folders)
 
     from amgc.cli.progress import bar, console
     from amgc.model import Model
+    from amgc.model.predict import joined
 
     opened = Model.open(model)
     check_kind(opened, given_vectors)
     files = [file for own in images.values() for file in own]
     labels = [label for label, own in images.items() for _ in own]
     with bar(console(), "evaluating", as_json) as progress:
-        found = opened.evaluate(files, labels, reject=reject, progress=progress)
+        if from_sources:
+            parts = batches(source_shards(folders, chosen), labelled=True)
+            found = joined([opened.evaluate(given, labels, reject=reject) for given, labels in parts])
+        else:
+            found = opened.evaluate(files, labels, reject=reject, progress=progress)
     text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
     if as_json:
         print_json(found.to_json(), indent=1)

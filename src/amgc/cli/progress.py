@@ -66,7 +66,7 @@ class Quiet(Watch):
     def sum_up(self, source: str | None, reusing: Sequence[str]) -> None:
         """Print the total cost of all methods."""
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line."""
 
     def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
@@ -94,21 +94,21 @@ class Shown(Quiet):
     def begin_method(self, name: str) -> None:
         self.method = name
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.screen.print(Text(printable(text)), soft_wrap=True)
 
     def begin_run(self, class_names: Sequence[str], sizes: Sequence[int], cost: Callable[[], Any]) -> None:
         self.names, self.sizes = class_names, sizes
         if self.method not in self.costs:
             self.costs[self.method] = cost()
-            self.tell(f"{self.method}: {self.costs[self.method]}")
+            self.print_line(f"{self.method}: {self.costs[self.method]}")
         super().begin_run(class_names, sizes, cost)
         self.run_began, self.first_task = time.monotonic(), None
 
     def sum_up(self, source: str | None, reusing: Sequence[str]) -> None:
-        self.tell(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
+        self.print_line(f"all: about {duration(sum(cost.seconds for cost in self.costs.values()))}")
         if reusing:
-            self.tell(f"Task 1 is trained once, by {source}, and reused by {' and '.join(reusing)}.")
+            self.print_line(f"Task 1 is trained once, by {source}, and reused by {' and '.join(reusing)}.")
 
     def wants_progress(self) -> bool:
         now = time.monotonic()
@@ -141,7 +141,7 @@ class Shown(Quiet):
         if self.live is not None:
             self.live.update(Text(f"{heading}\n{line}", overflow="ellipsis", no_wrap=True), refresh=True)
         elif not self.screen.is_terminal:
-            self.tell(f"{heading}: {line}")
+            self.print_line(f"{heading}: {line}")
 
     def time_left(self, step: int) -> float | None:
         """Return the estimated time left, scaled by how much longer than estimated the run took so far."""
@@ -157,14 +157,14 @@ class Shown(Quiet):
         return left * (spent + 1) / (expected + 1)  # + 1 s avoids large fluctuations at the start
 
     def note(self, text: str) -> None:
-        self.tell(text)
+        self.print_line(text)
 
     def end_task(self, task: Task, line: dict[str, Any]) -> None:
         self.close()
         accuracy = percent(sum(line["correct"]) / max(1, sum(line["total"])))
         spent = duration(sum(line["seconds"].values()))
         classes = f"{len(task.seen)} seen class{'es' * (len(task.seen) > 1)}"
-        self.tell(f"{self.method}, task {task.index + 1}/{len(self.sizes)}: {accuracy} % on {classes} ({spent})")
+        self.print_line(f"{self.method}, task {task.index + 1}/{len(self.sizes)}: {accuracy} % on {classes} ({spent})")
 
     def close(self) -> None:
         """Remove the live display."""
@@ -201,12 +201,12 @@ class _Lasting:
             with suppress(OSError):  # or Python would try to write the rest when it ends
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             with suppress(OSError):
-                say("the output was closed; the run goes on without it. Ctrl-C or SIGTERM saves and stops it.")
+                say("the output was closed; the run continues without it. Ctrl-C or SIGTERM saves and stops it.")
 
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Let a run go on if nobody reads its output any more: `amgc run | head -1`, or a terminal that was closed."""
+    """Let a run continue after its output is closed: `amgc run | head -1`, or a closed terminal."""
     before = sys.stdout
     sys.stdout = cast(TextIO, _Lasting(before))
     try:

@@ -76,7 +76,7 @@ def report(
     ],
     out: Annotated[Path, arg(aliases=["-o"], help="file to write")] = Path("report.html"),
     section: Annotated[
-        tuple[Path, ...], arg(metavar="FILE …", help=".py files with sections of your own (docs/add-a-report-section.md)")
+        tuple[Path, ...], arg(metavar="FILE …", help=".py files with your own sections (docs/add-a-report-section.md)")
     ] = (),
 ) -> None:
     """Write runs, finished or not, as one HTML page with tables, figures and all settings. The page needs no network."""

@@ -32,6 +32,10 @@ def serve(
     max_pixels: Annotated[int, arg(metavar="MILLIONS", help="maximum number of pixels of an image")] = 50,
     max_images: Annotated[int, arg(metavar="INT", help="maximum number of images in a request")] = 200,
     rate: Annotated[int, arg(metavar="INT", help="maximum number of requests per minute of one client")] = 1200,
+    workers: Annotated[
+        int, arg(metavar="INT", help="answer with so many processes, which follow the folder and do not change the model")
+    ] = 0,
+    log: Annotated[bool, arg(help="write a line of JSON for each request to stderr")] = False,
 ) -> None:
     """Serve a web page to teach a model, and an HTTP API (described at /openapi.json). A new MODEL is created.
 
@@ -50,11 +54,14 @@ def serve(
 
     def started(address: str, generated: str | None) -> None:
         knows = f"has {plural(len(opened.classes), 'class')}" if opened.classes else "has no classes yet"
-        print(f"{model} {knows}. Teach it at {address}{f'/#token={generated}' if generated else ''}", flush=True)
+        print(
+            f"{model} {knows}. {'Ask' if workers else 'Teach'} it at {address}{f'/#token={generated}' if generated else ''}",
+            flush=True,
+        )
         if generated:
             print(f"The token is {generated} (not shown again). Connections are not encrypted: see docs/serve.md.", flush=True)
         print("Press Ctrl-C to stop.", flush=True)
 
     with suppress(KeyboardInterrupt):  # uvicorn raises it again after closing, unless a shell's background job ignores it
-        server.serve(opened, host, port, token or os.environ.get("AMGC_TOKEN") or None, limits, started)
+        server.serve(opened, host, port, token or os.environ.get("AMGC_TOKEN") or None, limits, started, workers, log)
     say("stopped.")

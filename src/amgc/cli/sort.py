@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError
-from amgc.cli.moving import How, Mover, is_there, numbered, undo
+from amgc.cli.moving import How, Mover, is_same, is_there, numbered, undo
 from amgc.cli.output import show, show_table
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
@@ -77,12 +77,12 @@ def sort(
     from amgc.model import Model
 
     opened = Model.open(model)
-    if reject is None and opened.info().changeable:  # a model from a trained head cannot tell
+    if reject is None and opened.info().changeable:  # a model from a trained head cannot estimate it
         reject = REJECT
     piles = folder_names(opened.classes)
     answers = opened.predict_each(photos, reject=reject or None)  # raises an error before any folder is created
     job = Sorting(photos, answers, Path(into), how, unsure, piles, left)
-    return show_plan(job) if dry_run else carry_out(job)
+    return show_plan(job) if dry_run else sort_photos(job)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Sorting:
         self.failed += 1
 
 
-def carry_out(job: Sorting) -> int:
+def sort_photos(job: Sorting) -> int:
     """Sort the photos and print a summary. Returns the exit code."""
     from amgc.cli.progress import bar, console
 
@@ -169,7 +169,7 @@ def planned(how: How, photo: Path, home: Path, taken: set[Path]) -> str | None:
     for name in numbered(photo.name):
         target = home / name
         if os.path.lexists(target):
-            if os.path.abspath(target) == str(source) or is_there(how, source, target):
+            if is_same(source, target) or is_there(how, source, target):
                 return None
         elif target not in taken:
             taken.add(target)
@@ -205,7 +205,7 @@ def pile_of(answer: Prediction, unsure: float, piles: dict[str, str]) -> str:
 
 def list_photos(folders: Sequence[str], into: Path) -> tuple[list[Path], list[tuple[str, str]]]:
     """Return the photos of folders except those below `into`, and files that are left out with the reason."""
-    from amgc.data.decode import list_files
+    from amgc.data.image_files import list_files
 
     home = into.resolve()
     found: dict[str, Path] = {}

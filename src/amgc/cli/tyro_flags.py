@@ -6,16 +6,25 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import arg
+from tyro.constructors import PrimitiveConstructorSpec
 
 from amgc.options import type_hints
 
 UNSET = ""  # the value of a flag that was not given; None is a value that one can give
 UNSET_KIND: Any = Literal[""]
 QUICK = (tyro.conf.HelptextFromCommentsOff,)
+STRINGS: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="STR",
+    instance_from_str=tuple,
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=list,
+)
+C = TypeVar("C", bound=Callable[..., Any])
 Source: TypeAlias = Callable[[Field[Any], Any], str]  # for a field and its value, where the value comes from
 
 
@@ -38,6 +47,24 @@ class Group:
     prefix: str
     title: str
     flags: list[Flag]
+
+
+def quick(command: C) -> C:
+    """Return the command with types whose defaults tyro checks without typeguard, which takes longer to import than tyro."""
+    command.__annotations__ = {name: _quick_kind(kind) for name, kind in get_type_hints(command, include_extras=True).items()}
+    return command
+
+
+def _quick_kind(kind: Any) -> Any:
+    """
+    >>> _quick_kind(Annotated[int | None, "text"])
+    typing.Annotated[typing.Optional[int], 'text']
+    """
+    if get_origin(kind) is Annotated:
+        return Annotated[(_quick_kind(kind.__origin__), *kind.__metadata__)]
+    if kind == tuple[str, ...]:
+        return Annotated[tuple, STRINGS]
+    return Union[get_args(kind)] if get_origin(kind) is UnionType else kind  # noqa: UP007 - made at run time
 
 
 def several(name: str, text: str) -> Any:

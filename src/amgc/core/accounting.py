@@ -12,7 +12,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
-LARGEST = 100.0  # of epsilon; e^100 protects nobody, and larger numbers overflow
+LARGEST = 100.0  # of epsilon; e^100 gives no protection, and larger numbers overflow
 
 
 def check_settings(epsilon: Any, delta: Any, lessons: Any, clip: Any, directions: Any) -> None:

@@ -12,6 +12,7 @@ from amgc.core.privacy import Sums
 from amgc.core.regularised import Solution
 from amgc.core.solver import Head
 from amgc.core.statistics import ClassStatistics
+from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from amgc.core.incremental import IncrementalClassifier
@@ -30,22 +31,22 @@ def packed(classifier: IncrementalClassifier) -> tuple[dict[str, Any], dict[str,
         "expected": solved.solution.expected,
         "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
     }
-    tensors = {f"statistics.{name}": value for name, value in statistics.tensors().items()}
+    tensors = prefixed("statistics.", statistics.tensors())
     if privacy is not None:
         private, sums = classifier.sums_.packed(privacy)
         header["private"] = private | {"features": classifier.n_features_in_}
-        tensors |= {f"sums.{name}": value for name, value in sums.items()}
+        tensors |= prefixed("sums.", sums)
     return header, tensors | {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved.solution.margins}
 
 
 def fill(classifier: IncrementalClassifier, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Fill a new classifier with what was read. Raises any exception if header and tensors do not fit together."""
-    classifier.statistics_ = ClassStatistics.from_file(header["statistics"], _under("statistics.", tensors), classifier.device)
+    classifier.statistics_ = ClassStatistics.from_file(header["statistics"], without("statistics.", tensors), classifier.device)
     statistics = classifier.statistics_
     classifier.n_features_in_ = statistics.dim
     classifier.privacy_ = classifier.privacy
     if classifier.privacy_ is not None:
-        classifier.sums_ = Sums.from_packed(header["private"], _under("sums.", tensors))
+        classifier.sums_ = Sums.from_packed(header["private"], without("sums.", tensors))
         if (classifier.sums_.classes, classifier.sums_.dim) != (statistics.classes, statistics.dim):
             raise ValueError("the noisy sums are of other classes than the statistics")
         classifier.n_features_in_ = int(header["private"]["features"])
@@ -65,7 +66,3 @@ def fill(classifier: IncrementalClassifier, header: dict[str, Any], tensors: dic
         accuracy, (first, second), confusion = header["expected"]
         known = Expected(float(accuracy), (int(first), int(second)), float(confusion))
     classifier._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known))
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

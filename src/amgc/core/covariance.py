@@ -16,6 +16,8 @@ from torch import Tensor
 
 from amgc.core import symmetric
 
+CLASSES = 1024  # whose factors are copied at a time
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -77,7 +79,7 @@ class Covariances:
         if self.full is not None:
             parts.append(column(self.scale) * self.full.diagonal(dim1=-2, dim2=-1))
         if self.factor is not None:
-            parts.append(self.factor.square().sum(-1))
+            parts.append(torch.cat([part.square().sum(-1) for part in torch.split(self.factor, CLASSES)]))
         if self.diagonal is not None:
             parts.append(self.diagonal)
         if self.common is not None:
@@ -116,9 +118,11 @@ class Covariances:
         if self.full is not None:
             flat = torch.tensordot((share * self.scale).to(self.full.dtype), self.full, dims=1)
         if self.factor is not None:
-            thin = self.factor * share.to(self.factor.dtype).sqrt()[:, None, None]
-            thin = thin.transpose(0, 1).reshape(thin.shape[1], -1)
-            product = thin @ thin.T
+            product = self.factor.new_zeros(self.factor.shape[1], self.factor.shape[1])
+            root = share.to(self.factor.dtype).sqrt()
+            for own, factor in zip(torch.split(root, CLASSES), torch.split(self.factor, CLASSES), strict=True):
+                thin = (factor * own[:, None, None]).transpose(0, 1).reshape(factor.shape[1], -1)
+                product.addmm_(thin, thin.T)
             flat = product if flat is None else flat + product
         if self.common is not None:
             common = (share * self.common_scale).sum().to(self.common.dtype) * self.common

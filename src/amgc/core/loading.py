@@ -43,10 +43,15 @@ class Sums(NamedTuple):
 
 
 class Loadings(NamedTuple):
-    """The smallest and the largest loading that are about as good as the best, by `WITHIN` and by `ERRORS`."""
+    """The smallest and the largest loading that are about as good as the best, by `WITHIN` and by `ERRORS`.
+
+    quality, error : the criterion of the best, and its standard error.
+    """
 
     smallest: float
     largest: float
+    quality: float = 0.0
+    error: float = float("inf")
 
 
 def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, count: Tensor, freedom: int) -> Loadings:
@@ -57,7 +62,7 @@ def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, c
     if len(mean) < 2 or freedom < 1:
         return Loadings(float("inf"), float("inf"))
     total = _Total(covariance, level, mean, count, freedom)
-    if covariance.dim <= EXACT_UP_TO or total.samples <= min(covariance.dim // 2, MANY):
+    if is_cheap(covariance.dim, total.samples):
         return total.best(LOADINGS, explained(LOADINGS, total.exact(), total.share, total.samples))[0]
     quality = torch.full_like(LOADINGS, float("nan"))
     pivot = min(max(0.1 * covariance.dim / total.samples, 1e-3), 1.0)  # a typical value
@@ -73,6 +78,11 @@ def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, c
         else:
             break
     return found
+
+
+def is_cheap(dim: int, samples: int) -> bool:
+    """Return whether the eigenvalues of T are computed, because that takes little time."""
+    return dim <= EXACT_UP_TO or samples <= min(dim // 2, MANY)
 
 
 def explained(loadings: Tensor, sums: Sums, share: Tensor, samples: int) -> Tensor:
@@ -115,7 +125,7 @@ class _Total:
         first, last = int((enough >= 0).nonzero()[0]), int((also_enough >= 0).nonzero()[-1])
         ends = _crossing(loadings, enough, first, first - 1), _crossing(loadings, also_enough, last, last + 1)
         # T is divided by the number of samples, Σ by the degrees of freedom.
-        found = Loadings(*(end * self.samples / self.freedom for end in ends))
+        found = Loadings(*(end * self.samples / self.freedom for end in ends), float(best), float(error))
         return found, first == 0, last == len(loadings) - 1
 
     def upper(self) -> Tensor:

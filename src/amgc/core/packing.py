@@ -28,8 +28,11 @@ def header(statistics: ClassStatistics) -> dict[str, Any]:
     return about | ({"version": VERSION} if statistics.form in ADDED else {})
 
 
-def tensors(statistics: ClassStatistics, exact: bool) -> dict[str, Tensor]:
-    """Return the tensors of a file. With `exact` nothing is rounded."""
+def tensors(statistics: ClassStatistics, *, exact: bool = False) -> dict[str, Tensor]:
+    """Return the tensors of a file: upper triangles of symmetric matrices, and factors as correlations in half precision.
+
+    With `exact` factors are not rounded, for a run that must continue bit-identically.
+    """
     found = {name: statistics._rows(name) for name in statistics._used}
     if statistics.form == "lowrank" and not exact:
         found["factor"] = (found["factor"] / _deviation(found["diagonal"])).half()
@@ -48,7 +51,7 @@ def fill(statistics: ClassStatistics, header: dict[str, Any], tensors: dict[str,
     if len(index) != len(classes):
         raise ValueError("a class is listed twice")
     if statistics.form == "shared":
-        statistics._freedom = int(header["freedom"])
+        statistics._scatter.freedom = int(header["freedom"])
         symmetric.unpack_into(statistics._scatter.upper, tensors["scatter"].to(statistics.device))
     added = ADDED.get(statistics.form)
     if added and header.get("version", 1) != VERSION:

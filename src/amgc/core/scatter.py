@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ class Scatter:
 
     Rows are buffered until there are `ROWS` of them. Reading, copying or pickling the sum adds them and drops the buffer, so
     no row is ever stored. A solve needs a second matrix. If both do not fit into memory, the constructor raises, not the solve.
+
+    freedom : the degrees of freedom of the sum, Σ_k (n_k - 1) over the classes. The owner counts them.
     """
 
     def __init__(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -32,6 +35,7 @@ class Scatter:
         self._upper = torch.zeros(dim, dim, dtype=dtype, device=device)
         self._rows: Tensor | None = None
         self._waiting = 0
+        self.freedom = 0
 
     @property
     def upper(self) -> Tensor:
@@ -51,10 +55,36 @@ class Scatter:
             room.copy_(piece if centre is None else piece - centre)
             self._waiting += len(piece)
 
+    def add_groups(self, features: Tensor, groups: Sequence[Tensor], centres: Tensor) -> None:
+        """Add the rows of each group, minus its centre."""
+        for centre, group in zip(centres, groups, strict=True):
+            for rows in torch.split(group, ROWS):
+                self.add(features[rows], centre)
+
     def _flush(self) -> None:
         if self._rows is not None and self._waiting:
             symmetric.add_gram(self._upper, self._rows[: self._waiting])
         self._waiting = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_upper": self.upper, "_rows": None, "_waiting": 0}
+        return {"_upper": self.upper, "_rows": None, "_waiting": 0, "freedom": self.freedom}
+
+
+def group_means(features: Tensor, groups: Sequence[Tensor]) -> Tensor:
+    """Return the mean of each group of rows, (K, d) in float64. Only `ROWS` rows are copied at a time."""
+    means = torch.zeros(len(groups), features.shape[1], dtype=torch.float64, device=features.device)
+    for mean, group in zip(means, groups, strict=True):
+        for rows in torch.split(group, ROWS):
+            mean += features[rows].sum(0, dtype=torch.float64)
+        mean /= len(group)
+    return means
+
+
+def group_traces(features: Tensor, groups: Sequence[Tensor], means: Tensor) -> Tensor:
+    """Return the trace of the covariance of each group of rows, (K,) in float64."""
+    traces = torch.zeros(len(groups), dtype=torch.float64, device=features.device)
+    for k, (mean, group) in enumerate(zip(means, groups, strict=True)):
+        for rows in torch.split(group, ROWS):
+            traces[k] += (features[rows] - mean).square().sum(dtype=torch.float64)
+        traces[k] /= max(len(group) - 1, 1)
+    return traces

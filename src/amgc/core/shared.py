@@ -97,17 +97,20 @@ def closed_bias(inner: Tensor, class_weight: Tensor) -> Tensor:
 
     The exponents are z_jk = t_j - t_k - D_jk²/8, with D the Mahalanobis distance between means. The gradient is zero if
     class_weight_k p_jk is symmetric in j and k, that is if x = exp(t) solves x_j Σ_k E_jk x_k = class_weight_j with
-    E = exp(-D²/8). This scales a symmetric matrix to given row sums, by Sinkhorn iterations on K numbers.
+    E = exp(-D²/8). This scales a symmetric matrix to given row sums, by Sinkhorn iterations on K numbers. E has ones on its
+    diagonal, so all x lie between c / Σ √c and √c, c the class weights, and nothing overflows.
     """
     squares = inner.diagonal()
-    log_e = -(squares[:, None] + squares - 2 * inner).clamp_min(0) / 8
-    t = torch.zeros_like(squares)
+    e = (2 * inner).sub_(squares).sub_(squares[:, None]).clamp_max_(0).div_(8).exp_()
+    e.diagonal().fill_(1)
+    x = torch.ones_like(squares)
     for _ in range(1000):
-        step = 0.5 * (class_weight.log() - t - torch.logsumexp(log_e + t, 1))
-        t = t + step
+        after = (x * class_weight / (e @ x)).sqrt()
+        step = (after / x).log()
+        x = after
         if float(step.max() - step.min()) < 1e-13:  # up to a constant
             break
-    return t - squares / 4
+    return x.log() - squares / 4
 
 
 def _solved(covariance: SharedCovariance, columns: Tensor) -> tuple[Factor, Tensor, Tensor]:

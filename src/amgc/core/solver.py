@@ -19,7 +19,7 @@ from amgc.core.inputs import Label
 from amgc.core.kernel import Evaluation, evaluate
 from amgc.core.lbfgs import minimise
 from amgc.core.shared import ClosedForm, closed_bias, closed_form
-from amgc.core.shrinkage import towards_diagonal
+from amgc.core.shrinkage import separating_ridge
 from amgc.core.statistics import ClassStatistics
 from amgc.core.whitening import Whitener
 
@@ -27,6 +27,7 @@ Balance: TypeAlias = Literal["per_class", "two_means"]
 SHARED_ITERATIONS = 20  # in coordinates that all classes share, before each class gets its own
 SMALL = 1 << 20  # covariances with at most this many numbers are converted to float64, which is cheap
 CURVATURE_BYTES = 128 << 20  # workspace of `curvature`
+BLOCKS_BYTES = 2 << 30  # the largest result of `curvature`; beyond, the first coordinates are used to the end
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ def solve_head(
     balance : "per_class" weighs every class equally, as L_DBGC does. "two_means" adds the mean over new classes and the mean
         over old classes, as Eq. (separate) does. Without new or without old classes both are the same.
     ridge : added to every variance, one number or one per feature (d,). With a small ridge, singular covariances (of few
-        samples) have a finite optimum. "auto", for a shared covariance: a share of each variance, chosen by leave-one-out
-        in closed form (`amgc.core.loading`).
+        samples) have a finite optimum. "auto", for a shared covariance: a share of each variance, smaller for features that
+        separate the classes, chosen by leave-one-out in closed form (`amgc.core.shrinkage.separating_level`).
     start : an initial head for the first classes of `statistics`. The other rows come from the closed form.
     tolerance : stop if the estimated gap is below this share of the loss, or of 0.01 if the loss is smaller.
 
@@ -91,8 +92,7 @@ def solve_head(
     if isinstance(ridge, str):
         if ridge != "auto" or statistics.form != "shared":
             raise ValueError(f"ridge must be numbers, or 'auto' for statistics with a shared covariance, not {ridge!r}.")
-        share = min(towards_diagonal(statistics), 0.999)
-        ridge = statistics.shared().variances * (share / (1 - share))
+        ridge = separating_ridge(statistics)
     if isinstance(ridge, Tensor) and ridge.shape not in ((), (statistics.dim,)):
         raise ValueError(f"ridge must be one number or {statistics.dim}, one per feature, not of shape {tuple(ridge.shape)}.")
     if not bool(((amount := torch.as_tensor(ridge)) >= 0).all() and torch.isfinite(amount).all()):
@@ -251,7 +251,9 @@ class _Problem:
         near the minimum, where the curvature is nearly constant, and only if classes have their own covariances.
         """
         own = self.covariances.common is None or self.covariances.full is not None or self.covariances.factor is not None
-        few = min(SHARED_ITERATIONS, max_iterations) if own else max_iterations
+        blocks = 4 * self.mean.numel() * self.mean.shape[1]  # bytes, if covariances are not diagonal
+        fits = self.covariances.flat or blocks <= BLOCKS_BYTES
+        few = min(SHARED_ITERATIONS, max_iterations) if own and fits else max_iterations
         first = self._descend(weight, bias, self.whitener, torch.ones_like(bias), tolerance, few)
         if first.converged or few == max_iterations:
             return first

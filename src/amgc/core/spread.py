@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,14 @@ class Spread:
         if self.form == "diagonal":
             return {"diagonal": diagonal, "sketch": (centred @ self._directions(centred)).square().sum(0) / freedom}
         return {"factor": self.leading(centred.T / math.sqrt(freedom), diagonal), "diagonal": diagonal}
+
+    def check(self, spreads: Sequence[Tensor]) -> None:
+        """Raise if covariances are not finite, because features were too large."""
+        if not all(bool(torch.isfinite(spread).all()) for spread in spreads):
+            raise ValueError(
+                f"the features are too large for covariances in {str(self.dtype).removeprefix('torch.')}; "
+                "scale them down, or use float64."
+            )
 
     def merged(
         self, one: dict[str, Tensor], count: int, other: dict[str, Tensor], other_count: int, shift: Tensor

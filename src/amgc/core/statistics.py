@@ -19,9 +19,9 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.core import packing, symmetric
-from amgc.core.covariance import Covariances, LowRank, SharedCovariance
+from amgc.core.covariance import CLASSES, Covariances, LowRank, SharedCovariance
 from amgc.core.inputs import Label, group_by_label, plain, read_features
-from amgc.core.scatter import ROWS, Scatter
+from amgc.core.scatter import Scatter, group_means, group_traces
 from amgc.core.spread import Spread
 from amgc.text import listing
 
@@ -86,7 +86,6 @@ class ClassStatistics:
         if covariance == "shared":
             # The sum over all classes of squares about the class means. A sum, so that updates only add to it.
             self._scatter = Scatter(self.dim, dtype, self.device)
-            self._freedom = 0  # its degrees of freedom, Σ_k (n_k - 1)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -140,14 +139,14 @@ class ClassStatistics:
             return Covariances(diagonal=self._rows("diagonal"))
         if self.form == "lowrank":
             factor = self._rows("factor")
-            residual = self._rows("diagonal") - factor.square().sum(-1)
-            return Covariances(factor=factor, diagonal=residual.clamp_min(0))
+            explained = torch.cat([part.square().sum(-1) for part in torch.split(factor, CLASSES)])
+            return Covariances(factor=factor, diagonal=(self._rows("diagonal") - explained).clamp_min(0))
         return Covariances(common=self.pooled())
 
     def pooled(self) -> Tensor:
         """Return the within-class covariance of all classes, weighted by degrees of freedom: (d, d), or (d,) for "diagonal"."""
         if self.form == "shared":
-            return symmetric.mirrored(self._scatter.upper, 1 / max(self._freedom, 1))
+            return symmetric.mirrored(self._scatter.upper, 1 / max(self.freedom, 1))
         freedom = (self.count - 1).to(torch.float64)
         share = freedom / freedom.sum().clamp_min(1)
         return self.covariances.average(share.to(self.device))
@@ -156,27 +155,17 @@ class ClassStatistics:
         """Return the covariance of the "shared" form for the closed form: the stored triangle itself, not a copy."""
         if self.form != "shared":
             raise ValueError(f"these statistics store {self.form!r} covariances, not a shared one.")
-        upper, share = self._scatter.upper, 1 / max(self._freedom, 1)
+        upper, share = self._scatter.upper, 1 / max(self.freedom, 1)
         return SharedCovariance(upper, share, upper.diagonal().double() * share)
 
     def sizes(self) -> Tensor:
         """Return the traces of the class covariances, (K,) in float64; for "shared" only, which has nothing else per class."""
         return self._rows("size").double()
 
-    def dependence(self) -> float:
-        """Return by how much correlations increase the sum of squared covariances, at least 1; for "diagonal" only.
-
-        Along random signs s, sᵀ S s varies by twice the squared off-diagonal entries of S, and by sampling.
-        """
-        share = (self.count - 1).double() / max(self.freedom, 1)
-        along, variances = (share.to(self.device) @ self._rows(name).double() for name in ("sketch", "diagonal"))
-        beyond = along.var() - 2 * along.mean().square() / max(self.freedom, 1)
-        return 1 + float(beyond.clamp_min(0) * self.dim**2 / 2 / variances.square().sum().clamp_min(1e-300))
-
     @property
     def freedom(self) -> int:
         """Degrees of freedom of the pooled covariance, Σ_k (n_k - 1)."""
-        return self._freedom if self.form == "shared" else int((self.count - 1).sum())
+        return self._scatter.freedom if self.form == "shared" else int((self.count - 1).sum())
 
     @property
     def nbytes(self) -> int:
@@ -197,16 +186,12 @@ class ClassStatistics:
         sizes = np.bincount(inverse, minlength=len(names)).tolist()
         if self.form == "shared":
             return self._update_shared(features, names, torch.split(order, sizes))
-        count, mean = torch.tensor(sizes), torch.empty(len(names), self.dim, dtype=torch.float64, device=self.device)
-        centred = torch.empty(len(features), self.dim, dtype=self.dtype, device=self.device)
-        start = 0
-        for k, size in enumerate(sizes):
-            rows = features[order[start : start + size]].double()
-            mean[k] = rows.mean(0)
-            centred[start : start + size] = rows - mean[k]
-            start += size
-        spreads = [self._spread.of(group) for group in torch.split(centred, sizes)]
-        self._absorb(names, count, mean, spreads)
+        mean, spreads = torch.empty(len(names), self.dim, dtype=torch.float64, device=self.device), []
+        for own, group in zip(mean, torch.split(order, sizes), strict=True):
+            rows = features[group].double()
+            own.copy_(rows.mean(0))
+            spreads.append(self._spread.of((rows - own).to(self.dtype)))
+        self._absorb(names, torch.tensor(sizes), mean, spreads)
         return self
 
     def _update_shared(self, features: Tensor, names: list[Label], groups: Sequence[Tensor]) -> ClassStatistics:
@@ -216,11 +201,7 @@ class ClassStatistics:
         squares, where δ is the mean of the new rows minus the mean so far. The same sum results from the new rows alone if
         they are centred at their own mean minus √(n / (n + b)) δ. So no extra row is added, even for small batches.
         """
-        mean = torch.zeros(len(names), self.dim, dtype=torch.float64, device=self.device)
-        for own, group in zip(mean, groups, strict=True):
-            for rows in torch.split(group, ROWS):
-                own += features[rows].sum(0, dtype=torch.float64)
-            own /= len(group)
+        mean = group_means(features, groups)
         centres = mean.clone()
         known = [(k, self._index[name]) for k, name in enumerate(names) if name in self._index]
         for k, row in known:
@@ -229,19 +210,12 @@ class ClassStatistics:
         largest = max(abs(float(end)) for end in (*features.aminmax(), *centres.aminmax()))
         if 4 * len(features) * largest**2 > torch.finfo(self.dtype).max:  # it may overflow: check each class
             for centre, group in zip(centres, groups, strict=True):
-                self._check_size([(features[group] - centre).to(self.dtype).square().sum(0)])
-        sizes = [self._size(features, group, own) for group, own in zip(groups, mean, strict=True)]
+                self._spread.check([(features[group] - centre).to(self.dtype).square().sum(0)])
+        sizes = group_traces(features, groups, mean).to(self.dtype)
         self._absorb(names, torch.tensor([len(group) for group in groups]), mean, [{"size": size} for size in sizes])
-        for centre, group in zip(centres, groups, strict=True):
-            for rows in torch.split(group, ROWS):
-                self._scatter.add(features[rows], centre)
-        self._freedom += len(features) - len(names) + len(known)
+        self._scatter.add_groups(features, groups, centres)
+        self._scatter.freedom += len(features) - len(names) + len(known)
         return self
-
-    def _size(self, features: Tensor, group: Tensor, mean: Tensor) -> Tensor:
-        """Return the trace of the covariance of these rows."""
-        squares = sum((features[rows] - mean).square().sum(dtype=torch.float64) for rows in torch.split(group, ROWS))
-        return torch.as_tensor(squares / max(len(group) - 1, 1)).to(self.dtype)
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
         """Add the statistics of `other`, as if `update` had been called with its samples."""
@@ -261,7 +235,7 @@ class ClassStatistics:
         self._merge_groups(other.classes, other.count, other.mean.to(self.device), spreads)
         if self.form == "shared":
             self._scatter.upper.add_(other._scatter.upper.to(**where))
-            self._freedom += other._freedom
+            self._scatter.freedom += other.freedom
         return self
 
     def join(self, label: Label, into: Label) -> ClassStatistics:
@@ -292,10 +266,10 @@ class ClassStatistics:
         olds, fresh = self.count[mine].double(), count[theirs].double()
         reach = (olds * fresh / (olds + fresh)).sqrt().to(self.device)
         steps = ((mean[theirs] - self.mean[mine]) * reach[:, None]).to(self.dtype)
-        self._check_size([steps.square().sum(0)])
+        self._spread.check([steps.square().sum(0)])
         self._absorb(names, count, mean, spreads)
         self._scatter.add(steps)
-        self._freedom += len(both)
+        self._scatter.freedom += len(both)
 
     def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spreads: Sequence[dict[str, Tensor]]) -> None:
         """Merge groups, one per name, into the classes. Everything that can fail comes before the first change."""
@@ -311,20 +285,12 @@ class ClassStatistics:
             mine, shift = {key: rows[row] for key, rows in self._used.items()}, mean[k] - self.mean[row]
             moments = {"count": torch.tensor(old + fresh), "mean": mine["mean"] + shift * (fresh / (old + fresh))}
             changes[row] = moments | self._spread.merged(mine, old, spreads[k], fresh, shift)
-        self._check_size([change[key] for change in changes.values() for key in self._spread.shapes()])
+        self._spread.check([change[key] for change in changes.values() for key in self._spread.shapes()])
         for row, change in changes.items():
             for key, value in change.items():
                 self._used[key][row] = value
         self.classes += [names[k] for k in added]
         self._index = {name: i for i, name in enumerate(self.classes)}
-
-    def _check_size(self, spreads: Sequence[Tensor]) -> None:
-        """Raise if covariances are not finite, because features were too large."""
-        if not all(bool(torch.isfinite(spread).all()) for spread in spreads):
-            raise ValueError(
-                f"the features are too large for covariances in {str(self.dtype).removeprefix('torch.')}; "
-                "scale them down, or use float64."
-            )
 
     def _reserve(self, more: int) -> None:
         """Allocate rows for `more` classes and some spare ones, so that single new classes do not copy everything each time."""
@@ -333,22 +299,6 @@ class ClassStatistics:
             if needed > len(buffer):
                 spare = buffer.new_zeros(needed + len(self) // 4 - len(buffer), *buffer.shape[1:])
                 self._used[key] = torch.cat([buffer, spare])
-
-    def projected(self, directions: Tensor) -> ClassStatistics:
-        """Return the statistics of the features x @ directions (d, m), in "shared" form."""
-        result = ClassStatistics(directions.shape[1], "shared", dtype=torch.float64, device=self.device)
-        result.classes, result._index = list(self.classes), dict(self._index)
-        result._used = {"count": self.count.clone(), "mean": self.mean @ directions.to(self.mean)}
-        columns = directions.to(self.device, self.dtype)
-        within = self.shared().times(columns) if self.form == "shared" else self.pooled() @ columns
-        pooled = (columns.T @ within).double()
-        result._scatter.upper.copy_(pooled.triu() * self.freedom)
-        # The classes' own traces are known in all dimensions only; the directions keep their ratios on average.
-        sizes = self.sizes() if self.form == "shared" else self.covariances.variances().double().sum(1)
-        average = (sizes * (self.count - 1).to(sizes)).sum() / max(self.freedom, 1)
-        result._used["size"] = sizes * pooled.trace() / average.clamp_min(1e-300)
-        result._freedom = self.freedom
-        return result
 
     def remove(self, label: Label) -> ClassStatistics:
         """Remove a class, as if its samples had never been added.
@@ -363,9 +313,9 @@ class ClassStatistics:
                 "use covariance='full' where a class must be forgotten without a trace.",
                 stacklevel=2,
             )
-            left = self._freedom - int(self.count[gone]) + 1
-            self._scatter.upper.mul_(left / max(self._freedom, 1))
-            self._freedom = left
+            left = self.freedom - int(self.count[gone]) + 1
+            self._scatter.upper.mul_(left / max(self.freedom, 1))
+            self._scatter.freedom = left
         self._delete(gone)
         return self
 
@@ -391,16 +341,8 @@ class ClassStatistics:
         except files.MISFITS as error:
             raise files.misfit(path, error) from error
 
-    def header(self) -> dict[str, Any]:
-        """Return what `from_file` needs besides the tensors, for JSON."""
-        return packing.header(self)
-
-    def tensors(self, *, exact: bool = False) -> dict[str, Tensor]:
-        """Return the tensors of a file: upper triangles of symmetric matrices, and factors as correlations in half precision.
-
-        With `exact` factors are not rounded, for a run that must continue bit-identically.
-        """
-        return packing.tensors(self, exact)
+    header = packing.header
+    tensors = packing.tensors
 
     @classmethod
     def from_file(

@@ -24,6 +24,7 @@ from amgc.core.whitening import Whitener
 
 CLASSES, NUMBERS = 64, 1 << 24  # draw from at most so many classes, whose covariances of z hold at most so many numbers
 DRAWS = 4096  # in total
+MANY = 1024  # classes from which on, if there are fewer features, residuals are drawn instead of their products with the means
 PRIOR = 10.0  # weight of the pooled covariance in the covariance of z of a class, in samples
 MOST = 1 - 1e-6  # the largest leverage of a sample, h c / f; beyond it the trace below was estimated too large
 
@@ -76,7 +77,8 @@ class Within:
     order (K,) : rows of the statistics. mean (K, d) : class means less their average. count, keep (K,).
     inner (K, K) : products of the means. length (K,) : the mean of h c of a class, and leverage (K,) that of h c / f.
     freedom : f. Without correlations it is inf, because a sample changes each variance a little, but Σ in no direction much.
-    chosen : the classes to draw from, those with at least two samples, or some of them. spread (chosen, K, K) : of z.
+    chosen : the classes to draw from, those with at least two samples, or some of them. roots : for each of them, a matrix
+        (m, K) that makes draws of z from standard normal numbers (n, m).
     """
 
     order: Tensor
@@ -88,7 +90,7 @@ class Within:
     length: Tensor
     leverage: Tensor
     chosen: list[int]
-    spread: Tensor
+    roots: list[Tensor]
 
     @classmethod
     def of(cls, statistics: ClassStatistics, metric: Factor | Tensor, keep: Tensor) -> Within:
@@ -111,53 +113,74 @@ class Within:
         few = max(4, min(CLASSES, NUMBERS // len(count) ** 2))
         able = [row for row in range(len(count)) if count[row] > 1]
         chosen = [able[int(at)] for at in torch.linspace(0, len(able) - 1, min(len(able), few)).round()] if able else []
-        spread, size = _spreads(statistics, weight, order, chosen, count, level)
+        roots, size = _roots(statistics, weight, order, chosen, count, level)
         odds = size / max(1 / min(max(trace / freedom, 1e-12), MOST) - 1, 1e-12)  # of the leverage, which stays below 1
         leverage = odds / (1 + odds)
         length = trace * size if math.isinf(freedom) else freedom * leverage
-        return cls(order, mean, count, keep.cpu()[order], freedom, inner, length, leverage, chosen, spread)
+        return cls(order, mean, count, keep.cpu()[order], freedom, inner, length, leverage, chosen, roots)
 
     @cached_property
     def draws(self) -> list[tuple[int, LeftOut]]:
         """For each chosen class, what leaving out each of its samples would give, with draws in place of the samples."""
         found = []
         number = max(DRAWS // max(len(self.chosen), 1), 1)
-        noise = torch.randn(number, len(self.inner), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        for row, spread in zip(self.chosen, self.spread, strict=True):
+        random = torch.Generator().manual_seed(0)
+        noise = torch.randn(number, len(self.roots[0]), generator=random, dtype=torch.float64) if self.roots else torch.empty(0)
+        for row, made in zip(self.chosen, self.roots, strict=True):
             count = float(self.count[row])
             h = torch.full((number,), float(self.length[row]) * (count - 1) / count, dtype=torch.float64)
-            found.append((row, left_out(self.inner, noise @ root(spread), h, row, count, self.freedom)))
+            found.append((row, left_out(self.inner, noise @ made, h, row, count, self.freedom)))
         return found
 
 
-def _spreads(
+def _roots(
     statistics: ClassStatistics, weight: Tensor, order: Tensor, chosen: list[int], count: Tensor, level: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the covariance of z of the chosen classes (chosen, K, K), and the size of every class's covariance (K,).
+) -> tuple[list[Tensor], Tensor]:
+    """Return roots of the covariances of z of the chosen classes, and the size of every class's covariance (K,).
 
     weight (K, d) is Σ⁻¹ m. The size is relative to the pooled covariance. Both are mixed with the pooled ones by `PRIOR`.
+    z is a linear function of r, so its covariance has a root by way of that of r. With many classes, this is the smaller one.
     """
     share = (count - 1) / (count - 1 + PRIOR)  # of the class's own
-    used = (1 - 1 / count)[chosen][:, None, None]  # residuals of the samples vary a little less than new ones
+    used = 1 - 1 / count  # residuals of the samples vary a little less than new ones
+    small = len(count) > max(MANY, statistics.dim)
+
+    def made(covariance: Tensor, scale: float) -> Tensor:
+        """Return a root for a covariance of r (d, d), or of z (K, K)."""
+        found = root(covariance) @ weight.T.double().cpu() if small else root(covariance)
+        return found * math.sqrt(scale)
+
     if statistics.form == "shared":
         within = statistics.shared()
-        pooled = (weight @ within.times(weight.T.to(statistics.device))).cpu()
         relative = (statistics.sizes() / within.variances.sum().clamp_min(1e-300)).cpu()[order]
         size = 1 + share * (relative - 1)
-        return pooled * size[chosen][:, None, None] * used, size
+        pooled = statistics.pooled().double().cpu() if small else (weight @ within.times(weight.T.to(statistics.device))).cpu()
+        once = made(pooled, 1.0) if chosen else pooled
+        return [float(size[row] * used[row]) ** 0.5 * once for row in chosen], size
     average = statistics.pooled()
     rows = weight.to(average)
-    pooled = (rows * average @ rows.T if average.ndim == 1 else rows @ average @ rows.T).double().cpu()
     covariances = statistics.covariances
     size = (covariances.variances().double() / level).sum(1)[order.to(level.device)]
     size = size / ((average if average.ndim == 1 else average.diagonal()).double() / level).sum().clamp_min(1e-300)
     size = 1 + share * (size.cpu() - 1)
+    wider = dependence(statistics) if statistics.form == "diagonal" else 1.0  # independent features would vary less
+    base = torch.eye(statistics.dim, dtype=average.dtype, device=average.device) if small else rows
+    pooled = (base * average @ base.T if average.ndim == 1 else base @ average @ base.T).double().cpu()
     parts = []
     for row in chosen:
         own = covariances.rows(slice(int(order[row]), int(order[row]) + 1))
-        projected = (own.product(rows[None])[0] @ rows.T).double().cpu()
-        parts.append(pooled + share[row] * ((projected + projected.T) / 2 - pooled))
-    stacked = torch.stack(parts) * used if parts else pooled.new_zeros(0, *pooled.shape)
-    if statistics.form == "diagonal":  # independent features would vary less along the weights
-        stacked *= statistics.dependence()
-    return stacked, size
+        projected = (own.product(base[None])[0] @ base.T).double().cpu()
+        mixed = pooled + share[row] * ((projected + projected.T) / 2 - pooled)
+        parts.append(made(mixed, float(used[row]) * wider))
+    return parts, size
+
+
+def dependence(statistics: ClassStatistics) -> float:
+    """Return by how much correlations increase the sum of squared covariances, at least 1, for statistics of form "diagonal".
+
+    Along random signs s, sᵀ S s varies by twice the squared off-diagonal entries of S, and by sampling.
+    """
+    share = (statistics.count - 1).double() / max(statistics.freedom, 1)
+    along, variances = (share.to(statistics.device) @ statistics._rows(name).double() for name in ("sketch", "diagonal"))
+    beyond = along.var() - 2 * along.mean().square() / max(statistics.freedom, 1)
+    return 1 + float(beyond.clamp_min(0) * statistics.dim**2 / 2 / variances.square().sum().clamp_min(1e-300))

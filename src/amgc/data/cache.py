@@ -3,11 +3,11 @@
 A cache is a folder with `manifest.json` and one `pixels-*.npy` (n, 3, size, size). Its name is a hash of the image folder,
 the size and the set of files: two lists of classes in one folder have a cache each. The manifest has the fingerprint of
 the files (paths, sizes, modification times), of Pillow and of this format, and a checksum per block of rows. It is
-written last and renamed into place: an interrupted or full-disk write leaves the former cache or none. Whatever does not
-match is decoded again, with a message that says why.
+written last and renamed into place: an interrupted or full-disk write leaves the former cache or none. If anything does not
+match, the images are decoded again, and a message says why.
 
-**Privacy.** A cache holds a decoded copy of every image, and it stays when the images are deleted. It lies below `images`
-in $AMGC_CACHE, or else in `amgc` in the user's cache folder ($XDG_CACHE_HOME or ~/.cache), with the permissions that the
+**Privacy.** A cache holds a decoded copy of every image, and it stays when the images are deleted. It is in `images` in
+$AMGC_CACHE, or else in `amgc` in the user's cache folder ($XDG_CACHE_HOME or ~/.cache), with the permissions that the
 umask gives. `load(…, cache=False)` writes none; `clear(root)` removes those of one image folder, `clear()` all of them.
 """
 
@@ -31,7 +31,8 @@ import PIL
 import torch
 from numpy.typing import NDArray
 
-from amgc.data.decode import CorruptImageError, Files
+from amgc.data.decode import CorruptImageError
+from amgc.data.image_files import Files
 from amgc.data.images import InMemory, Mapped, Pixels, size_in_bytes
 from amgc.files import atomic, check_regular, read_json
 from amgc.text import byte_size

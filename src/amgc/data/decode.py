@@ -1,8 +1,6 @@
-"""Decode images: files, encoded bytes, PIL images and arrays to RGB, upright and of one size. Unusable images are named.
+"""Decode an image: a file, encoded bytes, a PIL image or an array to RGB, upright and of one size.
 
-This is the only place where amgc decodes images. Threads decode several files at a time, not worker processes: Pillow decodes
-and resizes without holding the interpreter's lock, so threads scale as well, start at once and copy nothing between
-processes. For small files threads only slow each other down, and one is used (benchmarks/decode.py measures both).
+This is the only place where amgc decodes images.
 """
 
 from __future__ import annotations
@@ -10,18 +8,14 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from amgc import files
 from amgc.text import byte_size
@@ -29,10 +23,9 @@ from amgc.text import byte_size
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-T = TypeVar("T")
-
 # Formats that are opened, by Pillow's names. Others are not: EPS starts Ghostscript; PDF, HDF5 or MPEG hold no single image.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+READERS = ("WebP", "Tiff", "Jpeg2K", "Avif")  # those of these formats that `Image.preinit` does not import
 # Suffixes and brands (bytes 8 to 12) of formats that may need an extra or a newer Pillow. Such files are always listed,
 # so that the error can say what is missing.
 OPTIONAL_SUFFIXES = (".heic", ".heif", ".hif", ".avif")
@@ -49,8 +42,6 @@ LARGEST_FILE = 1 << 30  # bytes: an image of 100 million pixels, not compressed,
 GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}  # ENXIO: a socket
 LONGEST = 100  # times the shorter side: a few bytes may describe an image a million pixels long, which would be scaled first
 STRIP = 1_000_000  # pixels that are converted at a time
-SMALL_FILE = 16_000  # bytes: below, threads cost more than they save
-AHEAD = 64  # images that are decoded before they are needed
 
 
 class CorruptImageError(ValueError):
@@ -141,7 +132,7 @@ def _check_size(name: str, width: int, height: int, smallest: int) -> None:
     if max(width, height) > LONGEST * min(width, height):
         raise CorruptImageError(name, f"{shown}, one side more than {LONGEST} times the other")
     if min(width, height) < smallest:
-        raise CorruptImageError(name, f"{shown}, and {smallest} each way are the least", "remove it")
+        raise CorruptImageError(name, f"{shown}, and needs at least {smallest} each way", "remove it")
 
 
 def _too_large(name: str) -> CorruptImageError:
@@ -161,48 +152,54 @@ def formats() -> list[str]:
     """Return those of `FORMATS` that can be read: AVIF needs Pillow 11.3, HEIF pillow-heif; MPO is read by JPEG's reader."""
     from PIL import Image
 
-    _register_heif()
-    Image.init()
+    _import_readers()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
+def suffixes() -> set[str]:
+    """Return the suffixes of image files, in lower case."""
+    from PIL import Image
+
+    return {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS} | {*OPTIONAL_SUFFIXES}
+
+
 @cache
-def _register_heif() -> None:
-    """Let Pillow read HEIC, if the extra `heic` is installed."""
+def _import_readers() -> None:
+    """Import Pillow's readers of `FORMATS`; `Image.init` would import three times as many. HEIC needs the extra `heic`."""
+    from PIL import Image
+
+    Image.preinit()
+    for name in READERS:
+        with suppress(ImportError):
+            import_module(f"PIL.{name}ImagePlugin")
     with suppress(ImportError):
         import pillow_heif
 
         pillow_heif.register_heif_opener()
 
 
-def to_rgb(image: Image) -> Image:
-    """Return an image of any mode as RGB. 16-bit greys are scaled (a plain convert would clip them to white); transparent
-    images are put on white.
-    """
-    return _in_strips(image, image.width)
+def to_rgb(image: Image, width: int | None = None) -> Image:
+    """Return an image of any mode as RGB, its rows scaled to `width` pixels if it is given.
 
-
-def _in_strips(image: Image, width: int) -> Image:
-    """Return an image of any mode as RGB, its rows scaled to `width` pixels.
-
-    It is converted a few rows at a time: the values of 50 million pixels as float64 would take 0.4 GB.
+    16-bit greys are scaled (a plain convert would clip them to white); transparent images are put on white. A few rows are
+    converted at a time: the values of 50 million pixels as float64 would take 0.4 GB.
     """
     from PIL import Image
 
-    rows = max(1, STRIP // image.width)
+    width, rows = width or image.width, max(1, STRIP // image.width)
     if image.height <= rows:
-        return _scaled(_to_rgb(image), width)
+        return _strip_to_rgb(image, width)
     result = Image.new("RGB", (width, image.height))
     for top in range(0, image.height, rows):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        result.paste(_scaled(_to_rgb(strip), width), (0, top))
+        result.paste(_strip_to_rgb(strip, width), (0, top))
     return result
 
 
-def _scaled(image: Image, width: int) -> Image:
-    """Scale the rows of an image. Each depends on its own pixels only."""
+def _strip_to_rgb(image: Image, width: int) -> Image:
     from PIL import Image
 
+    image = _to_rgb(image)
     return image if image.width == width else image.resize((width, image.height), Image.Resampling.BILINEAR)
 
 
@@ -230,7 +227,7 @@ def shorter_side(image: Image, size: int) -> Image:
     """Return an image of any mode as RGB after Resize(size) and CenterCrop(size) of torchvision, as in PyCIL: bilinear, the
     same rounding.
 
-    Horizontally first, then vertically, each in a call of its own, because Pillow 13 chooses the order by the sizes. It rounds
+    Horizontally first, then vertically, in two separate calls, because Pillow 13 chooses the order by the sizes. It rounds
     in between, so the order changes some pixels by one, and `amgc export` relies on it.
     """
     from PIL import Image
@@ -241,7 +238,7 @@ def shorter_side(image: Image, size: int) -> Image:
     else:
         width, height = max(size, int(size * width / height)), size
     left, top = round((width - size) / 2.0), round((height - size) / 2.0)
-    narrow = _in_strips(image, width)
+    narrow = to_rgb(image, width)
     scaled = narrow if narrow.height == height else narrow.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
 
@@ -275,108 +272,3 @@ def from_array(source: Any) -> Image:
             raise ValueError(f"its values, of type {array.dtype}, are not all from 0 to 255")
         array = array.astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(array))
-
-
-def decode_each(
-    function: Callable[[T], NDArray[np.uint8]], items: Sequence[T], workers: int, ahead: int = AHEAD
-) -> Iterator[NDArray[np.uint8] | CorruptImageError]:
-    """Yield `function(item)` for each item in order, computed by threads. For an unusable image its error is yielded."""
-
-    def attempt(item: T) -> NDArray[np.uint8] | CorruptImageError:
-        try:
-            return function(item)
-        except CorruptImageError as error:
-            return error
-
-    if workers <= 1 or len(items) <= 1:
-        yield from map(attempt, items)
-        return
-    with ThreadPoolExecutor(workers, thread_name_prefix="amgc-decode") as pool:
-        for start in range(0, len(items), ahead):  # map submits all that it gets; slices limit memory
-            yield from pool.map(attempt, items[start : start + ahead])
-
-
-def threads_for(paths: Sequence[str]) -> int:
-    """Return how many threads should decode these files: one if they are small on average, judged by up to 32 of them."""
-    sizes = [os.path.getsize(path) for path in paths[:: max(1, len(paths) // 32)] if os.path.exists(path)]
-    return 1 if sum(sizes) < SMALL_FILE * max(1, len(sizes)) else available_cores()
-
-
-class Files:
-    """Image files of one size, decoded when they are needed. One of the sources of pixels; see `amgc.data.images`."""
-
-    def __init__(self, paths: Sequence[str], size: int, workers: int | None = None) -> None:
-        if size < 1:
-            raise ValueError(f"size must be at least 1 pixel, not {size}.")
-        self.paths = list(paths)
-        self.size = size
-        self.workers = workers if workers is not None else threads_for(self.paths)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (3, self.size, self.size)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.uint8
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def take(self, rows: Tensor) -> Tensor:
-        result = np.empty((len(rows), *self.shape), dtype=np.uint8)
-        for place, pixels in enumerate(self.each(rows.tolist())):
-            if isinstance(pixels, CorruptImageError):
-                raise pixels
-            result[place] = pixels
-        return torch.from_numpy(result)
-
-    def subset(self, rows: Tensor) -> Files:
-        return Files([self.paths[row] for row in rows.tolist()], self.size, self.workers)
-
-    def each(self, rows: Sequence[int]) -> Iterator[NDArray[np.uint8] | CorruptImageError]:
-        """Yield the pixels of these rows in order. For an unreadable file its error is yielded."""
-        return decode_each(lambda row: decode(self.paths[row], self.size), rows, self.workers, ahead=256)
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use, at most 16: beyond, the disk is the limit."""
-    try:
-        return min(16, len(os.sched_getaffinity(0)))
-    except AttributeError:  # not on macOS and Windows
-        return min(16, os.cpu_count() or 1)
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The files below a folder. images : sorted. left_out : other files and hidden folders, sorted, by the reason."""
-
-    images: list[Path]
-    left_out: dict[str, list[Path]]
-
-
-def list_images(folder: Path) -> list[Path]:
-    """Return the image files below a folder, sorted. Hidden files and files with other suffixes are left out."""
-    return list_files(folder).images
-
-
-def list_files(folder: Path) -> Listing:
-    """Return the image files below a folder, by their suffixes, and what is left out."""
-    from PIL import Image
-
-    suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS} | {*OPTIONAL_SUFFIXES}
-    found: list[Path] = []
-    hidden: list[Path] = []
-    for parent, folders, names in os.walk(folder):
-        hidden += [Path(parent, name) for name in (*folders, *names) if name.startswith(".")]
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
-    others = sorted(path for path in found if path.suffix.lower() not in suffixes)
-    left_out = {"not an image, by its name": others, "hidden": sorted(hidden)}
-    images = sorted(path for path in found if path.suffix.lower() in suffixes)
-    return Listing(images, {reason: paths for reason, paths in left_out.items() if paths})
-
-
-def list_folders(folder: Path) -> list[Path]:
-    """Return the sub-folders, sorted. Hidden ones are left out."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,7 +1,7 @@
 """Labelled images: int64 labels and a source of uint8 pixels, in memory when they fit a stated budget.
 
 There are three sources of pixels: `InMemory`, one tensor; `Mapped`, rows of a decoded cache on disk; and
-`amgc.data.decode.Files`, image files that are decoded when they are needed. A data set of features has float32 vectors
+`amgc.data.image_files.Files`, image files that are decoded when they are needed. A data set of features has float32 vectors
 instead of pixels.
 """
 

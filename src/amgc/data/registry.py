@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 MEMORY = 4 << 30  # bytes of pixels kept in memory: CIFAR-100 needs 0.2 GB, Tiny-ImageNet 1.4, ImageNet-Subset 26
 
 Root: TypeAlias = Literal["optional", "required", "unused"]
-Function = TypeVar("Function", bound="Callable[[Path, Any], Dataset]")
+Function = TypeVar("Function", bound="Callable[[Any, Any], Dataset]")
 
 
 @dataclass(frozen=True)
 class Entry(registry.Entry[Any]):
-    """A registered data set. `root` says where it reads files: see `data_set`."""
+    """A registered data set. `root` and `shards` are those of `data_set`."""
 
     root: Root = "optional"
+    shards: Callable[[str, Any], Any] | None = None
 
 
 DATA_SETS: registry.Registry[Entry] = registry.Registry("data set", "amgc.data.sets", "@data_set(name, options)")
 
 
-def data_set(name: str, options: Any = None, *, root: Root = "optional") -> Callable[[Function], Function]:
+def data_set(
+    name: str, options: Any = None, *, root: Root = "optional", shards: Callable[[str, Any], Any] | None = None
+) -> Callable[[Function], Function]:
     """Register a function `(root, options) -> Dataset` under a name.
 
     The first line of its docstring is what `amgc list data` shows.
@@ -41,10 +44,11 @@ def data_set(name: str, options: Any = None, *, root: Root = "optional") -> Call
     options : a frozen dataclass of options with their defaults; without it there are none.
     root : "optional" if the data are in `$AMGC_DATA` or the folder `data` unless `NAME:PATH` or `root=` says otherwise,
         "required" if a path has to be given, "unused" if no files are read.
+    shards : a function `(path, Columns) -> list of Shard`, if the data set can be read in shards (`amgc.data.shards`).
     """
 
     def register(load: Function) -> Function:
-        DATA_SETS.add(Entry(name, load, NoOptions() if options is None else options, registry.summary_of(load), root))
+        DATA_SETS.add(Entry(name, load, NoOptions() if options is None else options, registry.summary_of(load), root, shards))
         return load
 
     return register
@@ -75,7 +79,8 @@ def load(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any) -
     if entry.root == "required" and not (path or root):
         raise ValueError(f"{kind!r} needs a path: write {kind}:PATH.")
     place = path or root or os.environ.get("AMGC_DATA") or "data"
-    dataset: Dataset = entry.make(Path(place).expanduser(), options)
+    # A source may be an address, in which `Path` would drop a slash.
+    dataset: Dataset = entry.make(os.fspath(place) if entry.shards else Path(place).expanduser(), options)
     return dataset
 
 

@@ -20,8 +20,10 @@ from amgc.core.statistics import ClassStatistics
 from amgc.engine.config import first_task_key, identity
 from amgc.engine.watch import Stopped
 from amgc.files import MISFITS, FileFormatError, misfit
+from amgc.methods.contract import LinearHead
 from amgc.methods.optional import DelaysCheckpoints, ReshapesNetwork
 from amgc.runs.folder import FIRST_TASK
+from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
@@ -35,11 +37,16 @@ STATISTICS: dict[str, type[ClassStatistics | RunningStatistics]] = {
 
 @dataclass
 class Position:
-    """Where a run is: the task, the optimiser steps done in it, and whether `Method.begin` has been called for it."""
+    """Where a run is: the task, the optimiser steps done in it, and whether `Method.begin` has been called for it.
+
+    In a second training stage, `step` counts from its beginning, and `earlier` has the steps of the first.
+    """
 
     task: int = 0
     step: int = 0
     begun: bool = False
+    stage: int = 0
+    earlier: int = 0
 
 
 class Checkpoints:
@@ -192,9 +199,10 @@ def pack(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
             header[name] = {"is": kind, "header": value.header()}
             parts = value.tensors(exact=True) if isinstance(value, ClassStatistics) else value.tensors()
             tensors |= {f"{name}/{part}": tensor for part, tensor in parts.items()}
-        elif isinstance(value, nn.Module):
-            header[name] = {"is": "network"}
-            tensors |= {f"{name}/{part}": tensor for part, tensor in value.state_dict().items()}
+        elif isinstance(value, nn.Module | LinearHead):
+            header[name] = {"is": "module"}
+            parts = value.state_dict() if isinstance(value, nn.Module) else {"weight": value.weight, "bias": value.bias}
+            tensors |= {f"{name}/{part}": tensor.detach() for part, tensor in parts.items()}
         elif value is None or isinstance(value, bool | int | float | str | list):
             header[name] = {"is": "value", "value": value}
         else:
@@ -203,7 +211,7 @@ def pack(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def unpack(header: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
-    """Return the state that `pack` took apart; copies of networks are returned as state dicts."""
+    """Return the state that `pack` took apart; heads and modules are returned as dicts of tensors."""
     state: dict[str, Any] = {}
     for name, about in header.items():
         kind = about["is"]
@@ -213,18 +221,8 @@ def unpack(header: dict[str, Any], tensors: dict[str, Tensor], device: torch.dev
             state[name] = about["value"]
         else:
             parts = without(f"{name}/", tensors)
-            state[name] = parts if kind == "network" else STATISTICS[kind].from_file(about["header"], parts, device)
+            state[name] = parts if kind in ("module", "network") else STATISTICS[kind].from_file(about["header"], parts, device)
     return state
-
-
-def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with a prefix before their names."""
-    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
-
-
-def without(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names have the prefix, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -144,4 +144,6 @@ def first_task_key(config: Config) -> dict[str, Any]:
         first = {"epochs": 0}  # the other settings do not matter then
     elif first["schedule"] != "step":
         del first["milestones"], first["gamma"]  # they are not used
+    if not first.get("clip"):
+        first.pop("clip", None)  # files of older versions lack it
     return key | {"first": first, "precision": config.machine.precision}

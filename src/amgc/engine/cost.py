@@ -16,21 +16,23 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 from amgc.data import Images
 from amgc.engine.checkpoint import Checkpoints, Position, pack, reuses_first_task
-from amgc.engine.features import FeatureSource
+from amgc.engine.features import FeatureSource, ImagesOfTask
 from amgc.engine.processes import Processes, peak_memory
 from amgc.engine.session import Session, Vectors
-from amgc.engine.training import Trainer
-from amgc.methods.contract import Features, Method, PlainImages, Task
-from amgc.methods.optional import BeginsEpochs, CollectsFromImages
+from amgc.engine.training import Trainer, second_phase
+from amgc.methods.contract import Features, Method, Phase, Task
+from amgc.methods.optional import BeginsEpochs, CollectsFromImages, TrainsTwice
 from amgc.text import byte_size, duration
 
 STEPS, PATIENCE = 3, 1.0  # steps that are timed, but no further one after so many seconds
 FORWARD, COLLECTED = 64, 8  # images on which a forward pass and `Method.collect` are timed
 ROWS = 512  # features on which `Method.end` is timed, and then on twice as many
+PICKED = 100  # images per class that a method picks out with `TaskImages.take`, as ADC does
+COSTLY = 256  # rows with which a step of a second stage costs more than its overhead
 WIDE = 1024  # features with which `Method.end` is timed if there are more and nothing is trained
 clock = time.perf_counter
 
@@ -61,8 +63,14 @@ class Trial:
     trained: float = 1.0  # images that train the network, for each image of a batch
     passed: float = 0.0  # images that go forwards only, for each image of a batch
     repeats: float = 1.0  # how often an epoch uses each image
-    collect: float = 0.0  # time of `Method.collect` per image
-    collects: bool = False  # whether `Method.collect` reads the images, each once and with gradients
+    collect: float = 0.0  # time of `Method.collect` per image that it reads
+    collected: float = 0.0  # images that it reads with gradients, for each image of the task
+    asked: float = 0.0  # features that it asks for, for each image of the task
+    picked: float = 0.0  # time of `Method.collect` per image that it picks out for each class
+    second: Phase | None = None  # the second stage, if there is one
+    second_step: float = 0.0  # time of its steps
+    second_passed: float = 0.0  # images that go forwards in it, for each image of a batch
+    second_once: float = 0.0  # images that go forwards before it, for each image of the task
     end: float = 0.0  # time of `Method.end` for no rows
     row: float = 0.0  # time of `Method.end` per row of features
     reads: bool = False  # whether `Method.end` reads the features
@@ -77,9 +85,11 @@ def estimate(session: Session) -> Cost:
     for index in left:
         trial, images = trials[min(index, 1)], session.features.image_count(index)
         steps, shown, forwards = passes(session, index, trial)
-        trained += round(shown * trial.trained) + images * trial.collects
-        passed += round(shown * trial.passed) + forwards
-        tasks.append(steps * trial.step + forwards * forward + images * (trial.collect + trial.row) + trial.end)
+        second, later, once = second_passes(session, index, trial)
+        trained += round(shown * trial.trained) + round(images * trial.collected)
+        passed += round(shown * trial.passed) + forwards + later + once
+        tasks.append(steps * trial.step + (forwards + once) * forward + images * (trial.collect + trial.row) + trial.end)
+        tasks[-1] += second * trial.second_step + min(images, PICKED) * trial.picked
     checkpoint = trials[-1].checkpoint
     weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     memory = peak_memory() + session.stream.bytes_to_read() + checkpoint + _kept_features(session, left)
@@ -92,17 +102,31 @@ def passes(session: Session, index: int, trial: Trial) -> tuple[int, int, int]:
     phase, is_next = session.method.phase(session.task(index)), index == position.task
     tests = [session.stream.counts(earlier)[1] for earlier in range(index + 1)]
     batches = -(-round(images * trial.repeats) // phase.batch_size)
-    done = position.step if is_next else 0
+    done = 0 if not is_next else batches * phase.epochs if position.stage else position.step
     steps = max(0, batches * phase.epochs - done)
     if index == 0 and not done and reuses_first_task(session):
         return 0, 0, images * trial.reads + sum(tests)
+    asked = round(images * trial.asked)
     if not session.method.trains_network(phase):
         new_tests = sum(tests) if is_next or not features.keeps_tests else tests[-1]  # the features of the others are kept
         fitted = min(images, session.network.fit_images) * (index == 0 and session.network.needs_fit)
-        return steps, 0, images * (trial.reads or phase.epochs > 0) + fitted + new_tests
+        return steps, 0, images * (trial.reads or phase.epochs > 0) + fitted + new_tests + asked
     epochs, rest = divmod(done, batches)
     shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
-    return steps, images * phase.epochs - shown, images * trial.reads + sum(tests)
+    return steps, images * phase.epochs - shown, images * trial.reads + sum(tests) + asked
+
+
+def second_passes(session: Session, index: int, trial: Trial) -> tuple[int, int, int]:
+    """Count what is left of a task's second stage: steps, images that go forwards in them, and those before the first."""
+    images, phase, position = session.features.image_count(index), trial.second, session.position
+    if phase is None:
+        return 0, 0, 0
+    batches = -(-images // phase.batch_size)
+    done = position.step if index == position.task and position.stage else 0
+    epochs, rest = divmod(done, batches)
+    shown = epochs * images + rest * (images // batches) + min(rest, images % batches)
+    left = images * phase.epochs - shown
+    return batches * phase.epochs - done, round(left * trial.second_passed), round(images * trial.second_once)
 
 
 def _kept_features(session: Session, left: range) -> int:
@@ -143,27 +167,28 @@ def _measure_task(trial: Session, session: Session, index: int, images: Counter[
     method.task = task = Task(1, range(half, min(half + stream.sizes[1], classes))) if index else Task(0, range(half))
     method.begin(task, torch.Generator().manual_seed(0))
     steps = _measure_steps(trial, session, task, images) if method.phase(task).epochs else (0.0, 1.0, 0.0, 1.0)
-    timed, whole, collect, collected = method.network.dim, session.network.dim, 0.0, Counter[str]()
+    timed, whole = method.network.dim, session.network.dim
+    seconds = _measure_second(trial, session, task, images) if timed == whole else {}
+    few = _CountedImages(_RandomImages(trial, COLLECTED), task)
     if isinstance(method, CollectsFromImages) and timed == whole:
-        few = _RandomImages(trial, COLLECTED)
+        few.seconds = _seconds(lambda: method.collect(task, few, torch.Generator().manual_seed(0)))
+    seconds |= few.costs(session.processes.count)
 
-        def batches(size: int) -> Iterator[tuple[Tensor, Tensor]]:
-            collected["passes"] += 1
-            return few.batches(few.training_images(task), size)
+    def end(method: Method[Any], features: Features) -> float:
+        return _seconds(lambda: method.end(task, features, torch.Generator().manual_seed(0)))
 
-        plain = PlainImages(batches, lambda tensor: tensor)
-        collect = _seconds(lambda: method.collect(task, plain)) / COLLECTED / session.processes.count
     features = _random_features(method, task, ROWS)
-    less = _seconds(lambda: copy.deepcopy(method).end(task, features))  # warms up
-    less = min(less, _seconds(lambda: copy.deepcopy(method).end(task, _random_features(method, task, ROWS))))
-    row = max(0.0, _seconds(lambda: method.end(task, _random_features(method, task, 2 * ROWS))) - less) / ROWS
+    less = end(copy.deepcopy(method), features)  # warms up
+    less = min(less, end(copy.deepcopy(method), _random_features(method, task, ROWS)))
+    row = max(0.0, end(method, _random_features(method, task, 2 * ROWS)) - less) / ROWS
     # With more features than were timed, a solve takes their cube, an update of a covariance their square, and a tensor grows
     # along each axis of features, or of the pairs of a triangle.
     growth = {timed: whole / timed, timed * (timed + 1) // 2: whole * (whole + 1) / (timed * (timed + 1))}
     sizes = (t.nbytes * math.prod(growth.get(axis, 1.0) for axis in t.shape) for t in pack(method.state())[1].values())
     checkpoint = round(sum(sizes) * classes / len(task.seen)) + 2 * sum(p.nbytes for p in method.network.parameters())
-    end, row = max(0.0, less - row * ROWS) * (whole / timed) ** 3, row * (whole / timed) ** 2
-    return Trial(*steps, collect, bool(collected), end, row, next(iter(features), None) is None, checkpoint)
+    ending, row = max(0.0, less - row * ROWS) * (whole / timed) ** 3, row * (whole / timed) ** 2
+    reads = next(iter(features), None) is None
+    return Trial(*steps, end=ending, row=row, reads=reads, checkpoint=checkpoint, **seconds)
 
 
 def _measure_steps(trial: Session, session: Session, task: Task, images: Counter[bool]) -> tuple[float, float, float, float]:
@@ -184,6 +209,27 @@ def _measure_steps(trial: Session, session: Session, task: Task, images: Counter
     if trains:
         return step, images[True] / shown, images[False] / shown, 1.0
     return step, 1.0, 0.0, len(trainer) / count
+
+
+def _measure_second(trial: Session, session: Session, task: Task, images: Counter[bool]) -> dict[str, Any]:
+    """Make a step of the second stage, if there is one. Return the fields of `Trial` about it."""
+    method, phase = trial.method, second_phase(trial.method, task)
+    if phase is None:
+        return {}
+    assert isinstance(method, TrainsTwice)
+    batch = min(phase.batch_size, session.features.image_count(task.index), FORWARD)
+    trial.features = few = _RandomImages(trial, batch)
+    method.network.eval()
+    method.begin_second(task, ImagesOfTask(few, task), torch.Generator().manual_seed(0))
+    trainer = Trainer(trial, task, phase, stage=1)
+    images.clear()
+    trainer.step(next(trainer.batches(0, 0)))  # warms up; without augmentation it also computes all features
+    first = images[False] / batch
+    images.clear()
+    step = _seconds(lambda: trainer.step(next(trainer.batches(0, 0)))) * min(phase.batch_size, COSTLY) / batch
+    passed = images[False] / batch
+    once = 0.0 if passed else 1 + first  # the network's own features, and those of others
+    return {"second": phase, "second_step": step, "second_passed": passed, "second_once": once}
 
 
 def _random_features(method: Method[Any], task: Task, rows: int) -> Features:
@@ -215,6 +261,35 @@ class _RandomImages(FeatureSource):
     def training_images(self, task: Task) -> Images:
         labels = torch.tensor(task.new)
         return Images.of(self._samples, labels.repeat(-(-len(self._samples) // len(labels)))[: len(self._samples)])
+
+
+class _CountedImages(ImagesOfTask):
+    """Random images, and how many of them were read."""
+
+    seconds = 0.0
+
+    def __init__(self, source: FeatureSource, task: Task) -> None:
+        super().__init__(source, task)
+        self.count: Counter[str] = Counter()
+
+    def batches(self, *arguments: Any, **options: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        self.count["read"] += 1
+        return super().batches(*arguments, **options)
+
+    def take(self, numbers: Tensor) -> Tensor:
+        self.count["picked"] = max(self.count["picked"], len(numbers))
+        return super().take(numbers)
+
+    def features(self, network: nn.Module) -> Tensor:
+        self.count["asked"] += 1
+        return super().features(network)
+
+    def costs(self, processes: int) -> dict[str, Any]:
+        """Return the fields of `Trial` about `Method.collect`."""
+        picked = self.count["picked"]
+        each = self.seconds / (picked or len(self.labels)) / processes
+        kind = "picked" if picked else "collect"
+        return {kind: each, "collected": float(self.count["read"]), "asked": float(self.count["asked"])}
 
 
 class _OneProcess(Processes):

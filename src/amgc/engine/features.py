@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from amgc.data import Images
+from amgc.data import BatchRandom, Images
 from amgc.engine.watch import Stopped
 from amgc.features.cache import cached_features
 from amgc.methods.contract import Task
@@ -83,22 +83,33 @@ class FeatureSource:
 
     # ---- any images --------------------------------------------------------------------------------------------------
 
-    def batches(self, images: Images, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this process's share of each batch without augmentation, and its labels; the network is in evaluation mode."""
+    def batches(
+        self, images: Images, size: int, generator: torch.Generator | None = None, *, augmented: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield this process's share of each batch, and its labels; the network is in evaluation mode.
+
+        With a generator, the images are in random order and can be augmented.
+        """
         self.method.network.eval()
         share, device = self.processes.share, self.processes.device
-        shares = [rows[share(len(rows))] for rows in torch.split(torch.arange(len(images)), size)]
-        for batch, labels in images.batches(shares):
-            plain = self._plain(batch.to(device, non_blocking=True))
-            plain = plain.contiguous(memory_format=torch.channels_last) if plain.ndim == 4 else plain
-            yield plain, labels.to(device)
+        order = torch.arange(len(images)) if generator is None else torch.randperm(len(images), generator=generator)
+        parts = torch.split(order, size)
+        for rows, (batch, labels) in zip(parts, images.batches([rows[share(len(rows))] for rows in parts]), strict=True):
+            batch = batch.to(device, non_blocking=True)
+            if generator is not None and augmented:
+                self._may_stop()
+                batch = self.augment(batch, BatchRandom(generator, share(len(rows)).start, len(rows)))
+            else:
+                batch = self._plain(batch)
+            yield batch.contiguous(memory_format=torch.channels_last) if batch.ndim == 4 else batch, labels.to(device)
 
-    def extract(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+    def extract(self, images: Images, network: nn.Module | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield features and labels, batch after batch, of all processes."""
+        network = self.method.network if network is None else network
         labels = torch.split(images.labels, BATCH)
         for (plain, _), whole in zip(self.batches(images, BATCH), labels, strict=True):
             with torch.no_grad(), self.processes.fabric.autocast():
-                features = self.method.network(plain)
+                features = network(plain)
             yield self.processes.gather(features.float()), whole.to(self.processes.device)
 
     def extract_all(self, images: Images) -> Tensor:
@@ -113,15 +124,41 @@ class FeatureSource:
         return kept
 
     def _plain(self, batch: Tensor) -> Tensor:
-        """Return a batch without augmentation. Between batches the run can be stopped."""
+        """Return a batch without augmentation."""
+        self._may_stop()
+        return self.augment.plain(batch)
+
+    def _may_stop(self) -> None:
+        """Between batches the run can be stopped."""
         if self.session.watch.stop and self.processes.count == 1:  # several processes cannot agree here
             raise Stopped
-        return self.augment.plain(batch)
 
     def _version(self) -> object:
         """Return a value that changes whenever a weight or a running mean of the network does."""
         state = self.method.network.state_dict(keep_vars=True)
         return tuple((tensor.data_ptr(), tensor._version) for tensor in state.values())
+
+
+class ImagesOfTask:
+    """The training images of a task, as `Method.collect` gets them (`amgc.methods.TaskImages`)."""
+
+    def __init__(self, source: FeatureSource, task: Task) -> None:
+        self.source, self.images = source, source.training_images(task)
+        self.labels = self.images.labels.to(source.processes.device)
+        self.gather, self.sum = source.processes.gather, source.processes.sum
+
+    def batches(
+        self, size: int, generator: torch.Generator | None = None, *, augmented: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.source.batches(self.images, size, generator, augmented=augmented)
+
+    def take(self, numbers: Tensor) -> Tensor:
+        numbers = numbers.cpu()
+        images = self.images.take(numbers[self.source.processes.share(len(numbers))])
+        return self.source._plain(images.to(self.source.processes.device))
+
+    def features(self, network: nn.Module) -> Tensor:
+        return torch.cat([features for features, _ in self.source.extract(self.images, network)])
 
 
 class TaskFeatures:

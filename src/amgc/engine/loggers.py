@@ -1,7 +1,7 @@
 """`--log`: log a run to TensorBoard and Weights & Biases.
 
 The x-axis is the moment: optimiser steps of all tasks so far, plus one for each finished task, so that a task without training
-has a moment of its own. Loggers are flushed before a checkpoint is written. A resumed run therefore continues the log exactly
+has its own moment. Loggers are flushed before a checkpoint is written. A resumed run therefore continues the log exactly
 at its checkpoint. A logger is `new` if this run has logged nothing there before.
 """
 
@@ -163,7 +163,8 @@ def logged(session: Session) -> Iterator[None]:
     if not names or not session.processes.is_first:
         yield
         return
-    config, sizes, begun = session.config.to_json(), session.stream.sizes, moment(session.lines, session.position.step)
+    config, sizes, position = session.config.to_json(), session.stream.sizes, session.position
+    begun = moment(session.lines, position.earlier + position.step)
     loggers: list[Logger] = []
     complete, inner = False, session.watch
     try:

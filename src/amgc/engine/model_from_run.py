@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amgc import files
+from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.losses import margins
 from amgc.core.statistics import ClassStatistics
@@ -24,7 +24,7 @@ from amgc.methods.contract import Method
 from amgc.methods.optional import ReshapesNetwork, RestoresStructure
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
-from amgc.model.folder import Manifest
+from amgc.model.manifest import Manifest
 from amgc.model.state import FixedHead, State
 from amgc.options import decode
 from amgc.registry import is_file
@@ -56,8 +56,8 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     try:
         if isinstance(method, ReshapesNetwork):
             method.reshape_network(tasks, False)
-        network.load_state_dict(checkpoint.without("network/", tensors))
-        method.restore(checkpoint.unpack(header["method"], checkpoint.without("method/", tensors), torch.device("cpu")))
+        network.load_state_dict(tensor_files.without("network/", tensors))
+        method.restore(checkpoint.unpack(header["method"], tensor_files.without("method/", tensors), torch.device("cpu")))
     except files.MISFITS as error:
         raise files.misfit(folder.checkpoint, error) from error
     if isinstance(method, RestoresStructure):

@@ -1,9 +1,9 @@
 """Observe a run after each task, for the report; `amgc.runs.observed` has the format.
 
 The plane is the paper's Figure 1: test features of two classes in a plane that is chosen once and kept, with its d-dimensional
-axes, in `observed/plane.safetensors`, so that the features can be seen to move. Everything is computed from the features and
-predictions of the evaluation, and is bit-identical in a run that was interrupted. No training image and no row of features is
-stored.
+axes, in `observed/plane.safetensors`, so that movements of the features are visible. Everything is computed from the features
+and predictions of the evaluation, and is bit-identical in a run that was interrupted. No training image and no row of features
+is stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KIND = "plane"
 POINTS = 100  # test images per class that are shown
-PAIRED = 200  # up to so many classes, pairwise margins are stored
+PAIRED = 200  # maximum number of classes for which pairwise margins are stored
 ROOM = 256_000_000  # bytes of features among which the two classes are chosen
 CANDIDATES = 100  # classes among which they are chosen, at most
 
@@ -153,7 +153,7 @@ def choose_plane(rows: dict[int, Tensor]) -> Plane:
         second[first.abs().argmin()] = float(len(first) > 1)
     second = second - (second @ first) * first
     second = second / second.norm().clamp_min(torch.finfo(torch.float64).tiny)
-    second = second * (-1) ** int(second[second.abs().argmax()] < 0)  # an eigenvector has no sign of its own
+    second = second * (-1) ** int(second[second.abs().argmax()] < 0)  # the sign of an eigenvector is arbitrary
     return Plane((one, two), torch.stack([first, second]), (means[0] + means[1]) / 2)
 
 

@@ -98,7 +98,7 @@ def _leave() -> None:
 
 
 def peak_memory() -> int:
-    """Return the peak memory of this process so far in bytes; 0 where the system does not tell."""
+    """Return the peak memory of this process so far in bytes; 0 if the system does not report it."""
     if sys.platform == "win32":
         return 0
     import resource  # not available on Windows

@@ -1,4 +1,4 @@
-"""Run a method on all tasks of a stream, in a folder of its own. `amgc.runs.folder` lists the files in it."""
+"""Run a method on all tasks of a stream, in its own folder. `amgc.runs.folder` lists the files in it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from amgc.engine import loggers
 from amgc.engine.checkpoint import Position, load_first_task, pack, reuses_first_task, save_first_task
 from amgc.engine.config import Config, read_config
 from amgc.engine.cost import estimate
-from amgc.engine.features import TaskFeatures
+from amgc.engine.features import ImagesOfTask, TaskFeatures
 from amgc.engine.observer import Observer
 from amgc.engine.processes import peak_memory
 from amgc.engine.seeding import generator
 from amgc.engine.session import Session
 from amgc.engine.training import train
 from amgc.engine.watch import TrainingError, Watch
-from amgc.methods.contract import PlainImages, Task
+from amgc.methods.contract import Task
 from amgc.methods.optional import CollectsFromImages
 from amgc.runs.folder import COMMAND, RunExistsError, RunFolder, is_first_process
 from amgc.text import listing
@@ -108,9 +108,9 @@ def learn(session: Session, task: Task) -> None:
         if task.is_first:
             save_first_task(session)
     if isinstance(method, CollectsFromImages):
-        images = session.features.training_images(task)
-        method.collect(task, PlainImages(lambda size: session.features.batches(images, size), session.processes.sum))
-    method.end(task, TaskFeatures(session.features, task))
+        drawing = generator(session.config.seed, "collect", task.index)
+        method.collect(task, ImagesOfTask(session.features, task), drawing)
+    method.end(task, TaskFeatures(session.features, task), generator(session.config.seed, "end", task.index))
     stopwatch.count("remember")
     observer = Observer(session, task)
     confusion = evaluate(session, task, observer.see)
@@ -162,7 +162,7 @@ def task_line(session: Session, task: Task, confusion: Tensor) -> dict[str, Any]
         "total": confusion.sum(1).tolist(),
         "seconds": session.stopwatch.seconds,
         "peak_bytes": peak_memory(),
-        "steps": session.position.step,
+        "steps": session.position.earlier + session.position.step,
         "kept_bytes": sum(tensor.nbytes for name, tensor in state.items() if not name.startswith("head.")),
         "losses": session.meter.means(),
     }

@@ -4,66 +4,112 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from amgc.data import BatchRandom
+from amgc.engine.features import ImagesOfTask
 from amgc.engine.seeding import generator, seed_torch, shuffled
 from amgc.engine.watch import Progress, TrainingError
 from amgc.features.extractor import freeze_batchnorm, release_batchnorm
 from amgc.methods.contract import Batch, Method, Phase, Task
-from amgc.methods.optional import BeginsEpochs, MakesViews, RepeatsFeatures, TrainsSomeParameters
+from amgc.methods.optional import (
+    BeginsEpochs,
+    ChoosesParameterGroups,
+    MakesViews,
+    RepeatsFeatures,
+    TrainsSomeParameters,
+    TrainsTwice,
+)
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
 
 
 def train(session: Session, task: Task) -> None:
-    """Train a task from `session.position` to its end."""
-    phase, method, position = session.method.phase(task), session.method, session.position
-    trainer = Trainer(session, task, phase)
+    """Train a task from `session.position` to its end, in one stage or two."""
+    method, position = session.method, session.position
+    second = second_phase(method, task)
+    later = 0 if second is None else second.epochs * -(-len(session.features.training_images(task)) // second.batch_size)
+    begin = partial(session.watch.begin_task, task, len(session.stream))
+    if position.stage == 0:
+        trainer = Trainer(session, task, method.phase(task))
+        begin(trainer.steps + later, position.step)
+        train_stage(session, trainer, trainer.steps + later)
+    else:
+        begin(position.earlier + later, position.earlier + position.step)
+    if second is None:
+        return
+    assert isinstance(method, TrainsTwice)
+    if position.stage == 0:
+        method.network.eval()
+        method.begin_second(task, ImagesOfTask(session.features, task), generator(session.config.seed, "second", task.index))
+        position.stage, position.earlier, position.step = 1, position.step, 0
+    train_stage(session, Trainer(session, task, second, stage=1), position.earlier + later)
+
+
+def second_phase(method: Method[Any], task: Task) -> Phase | None:
+    """Return the settings of a second stage, or None."""
+    phase = method.second_phase(task) if isinstance(method, TrainsTwice) else None
+    return phase if phase is not None and phase.epochs else None
+
+
+def train_stage(session: Session, trainer: Trainer, total: int) -> None:
+    """Train one stage of a task; `total` is the number of steps of all its stages."""
+    task, phase, method, position = trainer.task, trainer.phase, session.method, session.position
     steps = -(-len(trainer) // phase.batch_size)
-    session.watch.begin_task(task, len(session.stream), steps * phase.epochs, position.step)
     for epoch in range(position.step // steps, phase.epochs):
         set_rates(trainer.optimizer, phase, epoch)
         done = position.step % steps
         if not done:
             session.meter.reset()
-            if isinstance(method, BeginsEpochs):
+            if isinstance(method, BeginsEpochs) and not trainer.stage:
                 method.begin_epoch()
         for batch in trainer.batches(epoch, done):
             terms = trainer.step(batch)
             position.step += 1
             session.meter.add(terms)
             if session.watch.wants_progress():
-                session.watch.progress(snapshot(method, batch, terms, epoch, phase, position.step, steps))
-            session.checkpoints.save_if_due(trainer.optimizer, last=position.step == steps * phase.epochs)
+                now = snapshot(method, batch, terms, epoch, phase, position.earlier + position.step, total)
+                session.watch.progress(now)
+            session.checkpoints.save_if_due(trainer.optimizer, last=position.step == trainer.steps)
         session.meter.check(task)
 
 
 class Trainer:
-    """The batches of a task, and the optimiser step that trains on one."""
+    """The batches of a stage of a task, and the optimiser step that trains on one."""
 
-    def __init__(self, session: Session, task: Task, phase: Phase) -> None:
-        self.session, self.task, self.phase = session, task, phase
+    def __init__(self, session: Session, task: Task, phase: Phase, stage: int = 0) -> None:
+        self.session, self.task, self.phase, self.stage = session, task, phase, stage
         method, fabric = session.method, session.processes.fabric
         self.images = session.features.training_images(task)
         self.features: Tensor | None = None
+        self.others: dict[nn.Module, Tensor] = {}  # features that other networks computed once
         self.uses: tuple[Tensor, Tensor] | None = None  # the rows of the features that an epoch uses, and which copy each is
-        network = prepare(method, phase)
-        module = Learner(network, method.trainable())
-        optimizer = make_optimizer(network, method.trainable(), phase)
+        self.loss = method.loss
+        trainable = method.trainable()
+        if stage:
+            assert isinstance(method, TrainsTwice)
+            self.loss, trainable = method.second_loss, method.second_trainable()
+            network: nn.Module = method.network.requires_grad_(False).eval()
+        else:
+            network = prepare(method, phase)
+        self.module = Learner(network, trainable)
+        optimizer = make_optimizer(network, trainable, phase, method if not stage else None)
         self.learner: Any = None
         if any(parameter.requires_grad for parameter in network.parameters()):
-            self.learner, wrapped = fabric.setup(module, optimizer)
+            self.learner, wrapped = fabric.setup(self.module, optimizer)
             self.learner.train()
         else:
             wrapped = fabric.setup_optimizers(optimizer)
-            if phase.epochs:
+            if stage and phase.augment and len(self.images.shape) == 3:
+                self.learner = network
+            elif phase.epochs:
                 self.features = session.features.training(task)
-                if isinstance(method, RepeatsFeatures):
+                if isinstance(method, RepeatsFeatures) and not stage:
                     repeats = method.repeats(self.features, self.images.labels)
                     self.uses = None if repeats is None else unrolled(repeats.cpu())
         self.optimizer: Any = wrapped
@@ -73,31 +119,41 @@ class Trainer:
         """Return how many images or features an epoch uses."""
         return len(self.images) if self.uses is None else len(self.uses[0])
 
+    @property
+    def steps(self) -> int:
+        """The number of optimiser steps of the stage."""
+        return self.phase.epochs * -(-len(self) // self.phase.batch_size)
+
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """Make an optimiser step and return the terms of the loss, whose sum is minimised."""
-        terms = self.session.method.loss(batch)
+        terms, fabric = self.loss(batch), self.session.processes.fabric
         self.optimizer.zero_grad()
-        self.session.processes.fabric.backward(torch.stack(list(terms.values())).sum())
+        fabric.backward(torch.stack(list(terms.values())).sum())
+        if self.phase.clip:
+            fabric.clip_gradients(self.module, self.optimizer, max_norm=self.phase.clip, error_if_nonfinite=False)
         self.optimizer.step()
         return terms
 
+    def place(self, purpose: str, number: int) -> tuple[int | str, ...]:
+        """Return the place of random numbers in an epoch or step of this stage."""
+        return self.session.config.seed, f"second {purpose}" if self.stage else purpose, self.task.index, number
+
     def batches(self, epoch: int, done: int) -> Iterator[Batch]:
         """Yield the batches of an epoch from step `done` on."""
-        seed, task = self.session.config.seed, self.task.index
-        indices = shuffled(len(self), self.phase.batch_size, seed, "shuffle", task, epoch)[done:]
+        indices = shuffled(len(self), self.phase.batch_size, *self.place("shuffle", epoch))[done:]
         step = self.session.position.step
         if self.features is not None:
             for rows in indices:
-                yield self.batch_of_features(rows, generator(seed, "step", task, step))
+                yield self.batch_of_features(rows, generator(*self.place("step", step)))
                 step += 1
             return
         share = self.session.processes.share
         shares = [rows[share(len(rows))] for rows in indices]
         loaded = self.images.batches(shares)
         for rows, (images, labels) in zip(indices, loaded, strict=True):
-            seed_torch(self.session.processes.device, seed, "network", task, step)  # dropout and the like
-            random = BatchRandom(generator(seed, "augment", task, step), share(len(rows)).start, len(rows))
-            yield self.batch_of_images(images, labels, random, generator(seed, "step", task, step))
+            seed_torch(self.session.processes.device, *self.place("network", step))  # dropout and the like
+            random = BatchRandom(generator(*self.place("augment", step)), share(len(rows)).start, len(rows))
+            yield self.batch_of_images(images, labels, random, generator(*self.place("step", step)))
             step += 1
 
     def batch_of_images(self, images: Tensor, labels: Tensor, random: BatchRandom, drawing: torch.Generator) -> Batch:
@@ -106,7 +162,7 @@ class Trainer:
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         images = session.augment(images, random) if self.phase.augment else session.augment.plain(images)
         gather, whole_batch_norm = session.processes.gather, session.processes.whole_batch_norm
-        if isinstance(session.method, MakesViews):  # of the whole batch: every process makes all, and uses its share
+        if isinstance(session.method, MakesViews) and not self.stage:  # of the whole batch: each process makes all of them
             images, labels = session.method.views(gather(images), gather(labels), drawing)
             images = images[session.processes.share(len(images))]
         else:
@@ -117,6 +173,8 @@ class Trainer:
             with torch.no_grad(), session.processes.fabric.autocast(), whole_batch_norm():
                 return gather(network(images).float())
 
+        if self.stage:
+            return Batch(through(self.learner), labels, drawing, through)
         with whole_batch_norm():
             features = self.learner(images).float()
         return Batch(gather(features), labels, drawing, through)
@@ -127,13 +185,17 @@ class Trainer:
         device = self.session.processes.device
 
         def through(network: nn.Module) -> Tensor:
-            raise TypeError("another network cannot be asked: this task trains on the features of a frozen one.")
+            if not self.stage:
+                raise TypeError("another network cannot be asked: this task trains on the features of a frozen one.")
+            if network not in self.others:
+                self.others[network] = ImagesOfTask(self.session.features, self.task).features(network).cpu()
+            return self.others[network][rows].to(device)
 
         copy = None
         if self.uses is not None:
             rows, copy = self.uses[0][rows], self.uses[1][rows].to(device)
         features, labels = self.features[rows].to(device), self.images.labels[rows].to(device)
-        if isinstance(self.session.method, MakesViews):
+        if isinstance(self.session.method, MakesViews) and not self.stage:
             features, labels = self.session.method.views(features, labels, drawing)
         return Batch(features, labels, drawing, through, copy)
 
@@ -175,13 +237,17 @@ def prepare(method: Method[Any], phase: Phase) -> nn.Module:
     return network
 
 
-def make_optimizer(network: nn.Module, others: list[Tensor], phase: Phase) -> torch.optim.Optimizer:
-    """Return an optimiser in which network and head have their own learning rates and weight decays."""
+def make_optimizer(
+    network: nn.Module, others: list[Tensor], phase: Phase, method: Method[Any] | None = None
+) -> torch.optim.Optimizer:
+    """Return an optimiser in which network and head have their own learning rates and weight decays, or the method's groups."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": others, "lr": phase.head_lr, "weight_decay": phase.head_weight_decay},
-        {"params": trained, "lr": phase.extractor_lr, "weight_decay": phase.weight_decay},
-    ]
+    usual = {"lr": phase.extractor_lr, "weight_decay": phase.weight_decay}
+    if isinstance(method, ChoosesParameterGroups):
+        groups = [usual | group for group in method.parameter_groups(phase, trained)]
+    else:
+        head = {"params": others, "lr": phase.head_lr, "weight_decay": phase.head_weight_decay}
+        groups = [head, {"params": trained, **usual}]
     groups = [{**group, "base_lr": group["lr"]} for group in groups if group["params"]]
     if phase.optimizer == "adam":
         return torch.optim.Adam(groups)
@@ -237,11 +303,11 @@ class Meter:
 
 
 def snapshot(
-    method: Method[Any], batch: Batch, terms: dict[str, Tensor], epoch: int, phase: Phase, step: int, steps: int
+    method: Method[Any], batch: Batch, terms: dict[str, Tensor], epoch: int, phase: Phase, step: int, total: int
 ) -> Progress:
     """Return what the progress display shows. Classes that the method added do not count for the accuracy."""
     real = batch.labels < len(method.task.seen)
     with torch.no_grad():
         right = (method.head(batch.features).argmax(1) == batch.labels)[real].float().mean()
     values = {name: float(value.detach()) for name, value in terms.items()}
-    return Progress(epoch, phase.epochs, step, steps * phase.epochs, values, float(right))
+    return Progress(epoch, phase.epochs, step, total, values, float(right))

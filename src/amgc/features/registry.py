@@ -76,7 +76,7 @@ def build(name: str, *, image_shape: Sequence[int], **options: Any) -> Extractor
     """Return the extractor `name` for images of `image_shape` (channels, height, width), with its weights drawn or loaded.
 
     Random weights come from torch's global generator: the same seed gives the same weights. `timm:NAME` is a model of timm;
-    a name that ends in `.py` is a file of your own.
+    a name that ends in `.py` is your own file.
 
     >>> build("resnet18", image_shape=(3, 32, 32), width=0.25).dim
     128

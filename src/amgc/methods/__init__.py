@@ -2,13 +2,13 @@
 
 The author of a method imports everything from here:
 
->>> from amgc.methods import Batch, Features, Hyper, Method, Phase, PlainImages, Task, class_means, method, option
+>>> from amgc.methods import Batch, Features, Hyper, Method, Phase, Task, TaskImages, class_means, method, option
 
 The package's own methods import torch and the mathematics from `amgc.methods.lazy`, so that `amgc run --help` can list their
 hyper-parameters without importing torch.
 """
 
-from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, PlainImages, Task
+from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, Task, TaskImages
 from amgc.methods.frozen import Frozen, FrozenHyper, class_means
 from amgc.methods.registry import method
 from amgc.options import option
@@ -22,8 +22,8 @@ __all__ = [
     "LinearHead",
     "Method",
     "Phase",
-    "PlainImages",
     "Task",
+    "TaskImages",
     "class_means",
     "method",
     "option",

@@ -136,9 +136,9 @@ class Ablation(AMGC[AblationHyper]):
         """The number of pseudo features per class."""
         return self.hyper.pseudo or -(-len(batch.labels) // len(side))
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         self._draw = None
-        super().end(task, features)
+        super().end(task, features, generator)
 
     # ---- for the report --------------------------------------------------------------------------------------------------
 

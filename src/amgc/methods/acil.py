@@ -62,7 +62,7 @@ class ACIL(RandomFeatures[ACILHyper]):
             self._random = ((2 * draws - 1) / self.network.dim**0.5).to(self.device)  # the distribution of torch.nn.Linear
         return features.double() @ self._random
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         batches = list(features)
         self.weight = grown(self.weight, len(task.seen))
         for rows, labels in batches:
@@ -87,9 +87,9 @@ class DSAL(ACIL):
         super().__init__(hyper, network, device)
         self.inverse_comp, self.weight_comp = self.untrained(hyper.gamma_comp)
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         batches = list(features)
-        super().end(task, batches)
+        super().end(task, batches, generator)
         self.weight_comp = grown(self.weight_comp, len(task.seen))
         for rows, labels in batches:
             expanded = self.expanded(rows)

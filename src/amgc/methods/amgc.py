@@ -118,7 +118,7 @@ class AMGC(Enlarged[H]):
             self._old = self.statistics.mean.float(), self.statistics.covariances, labels
         return self._old
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         self.running = self._old = None
         for rows, labels in features:
             self.statistics.update(rows, labels)

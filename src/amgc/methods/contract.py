@@ -5,7 +5,7 @@
         remembers = ("means",)
         def begin(self, task, generator): ...
         def loss(self, batch): ...
-        def end(self, task, features): ...
+        def end(self, task, features, generator): ...
         def scores(self, features): ...
 
 A method declares its hyper-parameters and the attributes to save, and overrides `phase`, `begin`, `loss`, `end` or `scores`
@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from amgc.methods.lazy import torch
 from amgc.options import option
@@ -43,6 +43,7 @@ class Phase:
     gamma: float = option(0.1, "step: factor by which the rates fall", "PyCIL")
     optimizer: Literal["sgd", "adam"] = option("sgd", "optimiser; the paper names none", "PyCIL")
     momentum: float = option(0.9, "momentum of SGD", "PyCIL")
+    clip: float = option(0.0, "maximum norm of the gradient of all trained parameters together; 0: no limit")
     weight_decay: float = option(5e-4, "weight decay of the network", "PyCIL")
     head_weight_decay: float = option(5e-4, "weight decay of the classifier", "PyCIL")
     batchnorm: Literal["train", "fixed"] = option("train", "train, or fixed: statistics, scale and shift do not change")
@@ -52,7 +53,7 @@ class Phase:
         for name, least, most in (("epochs", 0, 1_000_000), ("batch_size", 1, 1_000_000)):
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be from {least} to {most:,}, not {getattr(self, name):,}.")
-        for name in ("extractor_lr", "head_lr", "momentum", "weight_decay", "head_weight_decay", "gamma"):
+        for name in ("extractor_lr", "head_lr", "momentum", "clip", "weight_decay", "head_weight_decay", "gamma"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
         if any(not 0 <= share <= 1 for share in self.milestones):
@@ -95,6 +96,7 @@ class Batch:
     labels : (n,).
     generator : source of all random numbers in a loss.
     through : `through(network)` returns the features that another network computes for the same images, without gradient.
+        If this task trains on features that were computed once, only a second stage can use it.
     copy : (n,), only for a method with `repeats`: the number of each row among its repetitions in this epoch, from 0. It
         refers to the batch before `views`.
     """
@@ -106,34 +108,60 @@ class Batch:
     copy: torch.Tensor | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class PlainImages:
-    """The training images of a task without augmentation, for a pass after training.
+class TaskImages(Protocol):
+    """The training images of a task, for passes after its training. Networks are in evaluation mode.
 
-    batches : `batches(size)` yields images and labels (n,), at most `size` at a time. Each process gets its share of a batch.
-    sum : `sum(tensor)` returns the sum of a tensor over all processes.
+    labels : (n,), of all images, in the order of `features` and of the numbers that `take` gets.
     """
 
-    batches: Callable[[int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
-    sum: Callable[[torch.Tensor], torch.Tensor]
+    labels: torch.Tensor
+
+    def batches(
+        self, size: int, generator: torch.Generator | None = None, *, augmented: bool = False
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield images and labels (n,), at most `size` at a time. Each process gets its share of a batch.
+
+        With a generator they are in random order, and can be augmented.
+        """
+
+    def take(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return this process's share of the images with these numbers, without augmentation."""
+
+    def features(self, network: torch.nn.Module) -> torch.Tensor:
+        """Return the features (n, d) of all images without augmentation, computed by this network, on every process."""
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows (n, …) of all processes, in the order of their shares."""
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a tensor over all processes."""
 
 
 class LinearHead:
-    """A linear classifier to which classes can be added: weight (C, d), bias (C,)."""
+    """A linear classifier to which classes can be added: weight (C, d), bias (C,).
 
-    def __init__(self, dim: int, device: torch.device) -> None:
+    before : a module between the network's features and the classifier, for example a bottleneck. The method trains and
+        remembers it like its other modules.
+    """
+
+    def __init__(self, dim: int, device: torch.device, before: torch.nn.Module | None = None) -> None:
         self.weight = torch.nn.Parameter(torch.empty(0, dim, device=device))
         self.bias = torch.nn.Parameter(torch.empty(0, device=device))
+        self.before = before
 
     def __len__(self) -> int:
         return len(self.weight)
 
-    def grow(self, count: int, generator: torch.Generator) -> None:
-        """Add rows up to `count` classes. Existing rows do not change; new ones are initialised as in PyCIL."""
+    def grow(self, count: int, generator: torch.Generator, initial: Literal["pycil", "torch"] = "pycil") -> None:
+        """Add rows up to `count` classes. Existing rows do not change.
+
+        New weights are uniform up to √(3/d) and biases 0, as in PyCIL, or both uniform up to 1/√d, as in `torch.nn.Linear`.
+        """
         more, dim = count - len(self), self.weight.shape[1]
-        bound = (3 / dim) ** 0.5
+        bound = ((3 if initial == "pycil" else 1) / dim) ** 0.5
         rows = (torch.rand(more, dim, generator=generator) * 2 - 1) * bound
-        self.set(torch.cat([self.weight.detach(), rows.to(self.weight)]), torch.cat([self.bias, self.bias.new_zeros(more)]))
+        bias = torch.zeros(more) if initial == "pycil" else (torch.rand(more, generator=generator) * 2 - 1) * bound
+        self.set(torch.cat([self.weight.detach(), rows.to(self.weight)]), torch.cat([self.bias, bias.to(self.bias)]))
 
     def set(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         """Replace all rows."""
@@ -142,6 +170,8 @@ class LinearHead:
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
         """Return scores (n, C)."""
+        if self.before is not None:
+            features = self.before(features)
         return features.to(self.weight.dtype) @ self.weight.T + self.bias
 
 
@@ -151,9 +181,10 @@ H = TypeVar("H", bound=Hyper)
 class Method(Generic[H]):
     """Base class of class-incremental methods.
 
-    remembers : names of the attributes to save, besides the network and the head: tensors, class statistics, copies of the
-        network or plain values. `state` returns them. They are written to checkpoints and counted as the method's memory,
-        and the tests search them for training images.
+    remembers : names of the attributes to save, besides the network and the head: tensors, class statistics, heads, copies of
+        the network, other modules or plain values. A module that is not a copy of the network must be made in `__init__`, so
+        that a resumed run can fill it. `state` returns them. They are written to checkpoints and counted as the method's
+        memory, and the tests search them for training images.
     common_start : whether task 1 is trained by plain cross-entropy. Such methods can share the training of task 1.
     sees_old_data : whether each task trains on the images of all seen classes. Only `joint` does.
     """
@@ -183,7 +214,7 @@ class Method(Generic[H]):
         """Return the loss in named terms; their sum is minimised."""
         return {"cross-entropy": torch.nn.functional.cross_entropy(self.head(batch.features), batch.labels)}
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         """Store what is needed after the training of a task.
 
         `features` are the features of the task's images without augmentation, computed by the trained network.
@@ -212,19 +243,23 @@ class Method(Generic[H]):
         return [self.head.weight, self.head.bias]
 
     def state(self) -> dict[str, Any]:
-        """Return everything that is saved, by name: tensors, class statistics, networks, plain values."""
+        """Return everything that is saved, by name: tensors, class statistics, heads, modules, plain values."""
         kept = {name: getattr(self, name) for name in self.remembers}
         return {"head.weight": self.head.weight.detach(), "head.bias": self.head.bias.detach(), **kept}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned. Networks are passed as state dicts."""
+        """Restore what `state` returned. Heads and modules are passed as dicts of tensors."""
         self.head.set(state["head.weight"], state["head.bias"])
         for name in self.remembers:
             value = state[name]
             if isinstance(value, dict):
-                old = self.network_copy()
-                old.load_state_dict(value)
-                value = old
+                made = getattr(self, name)
+                if isinstance(made, LinearHead):
+                    made.set(**value)
+                else:
+                    made = made if isinstance(made, torch.nn.Module) else self.network_copy()
+                    made.load_state_dict(value)
+                value = made
             elif isinstance(value, torch.Tensor):
                 value = value.to(self.device)
             setattr(self, name, value)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from amgc.methods.contract import Batch, Features, Hyper, Method, PlainImages, Task
+from amgc.methods.contract import Batch, Features, Hyper, Method, Task, TaskImages
 from amgc.methods.finetune import STEPS
 from amgc.methods.lazy import torch
 from amgc.methods.registry import method
@@ -80,7 +80,7 @@ class EWC(Method[EWCHyper]):
                     total = total + (fisher * (now - old).square()).sum()
         return total / 2
 
-    def collect(self, task: Task, images: PlainImages) -> None:
+    def collect(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
         if not self.trains_network(self.hyper.later):
             return  # the network is frozen; `end` handles the head
         weights = {name: parameter.detach() for name, parameter in self.network.named_parameters()}
@@ -98,7 +98,7 @@ class EWC(Method[EWCHyper]):
             parameter.copy_(self.merged(before.get(name), information[name]))
         self.remember_head(information)
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         if self.fisher is None:
             self.remember_head(self.information(lambda head, rows: rows @ head[HEAD[0]].T + head[HEAD[1]], {}, features))
 

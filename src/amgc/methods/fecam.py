@@ -56,7 +56,7 @@ class FeCAM(Frozen[FeCAMHyper]):
         super().restore(state)
         self._inverse = []
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         batches = list(features)
         keep_means(self, task.new, batches)
         for rows, labels in batches:

@@ -78,7 +78,7 @@ class FeTrIL(Method[FeTrILHyper]):
         scores = self.head(batch.features + self._shift[targets])
         return {"cross-entropy": torch.nn.functional.cross_entropy(scores, targets)}
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         self._targets = self._shift = None
         batches = list(features)
         means = class_means(batches, task.new)

@@ -62,7 +62,7 @@ class IL2A(Method[IL2AHyper]):
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
         self.auxiliary = len(task.new) * (len(task.new) - 1) // 2
-        self.head.grow(len(task.seen) + self.auxiliary, generator)
+        self.head.grow(len(task.seen) + self.auxiliary, generator, "torch")
         self.old = None if task.is_first or not self.trains_network() else self.network_copy()
 
     def views(
@@ -118,7 +118,7 @@ class IL2A(Method[IL2AHyper]):
             class_weight=count / len(drawn),
         )
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         for rows, labels in features:
             self.statistics.update(rows, labels)
         self.head.set(self.head.weight[: len(task.seen)], self.head.bias[: len(task.seen)])

@@ -10,16 +10,19 @@ if TYPE_CHECKING:
     import torch as torch
 
     from amgc.core import covariance as covariance
+    from amgc.core import drift as drift
     from amgc.core import gaussian as gaussian
     from amgc.core import losses as losses
     from amgc.core import running as running
     from amgc.core import solver as solver
     from amgc.core import statistics as statistics
+    from amgc.core import symmetric as symmetric
     from amgc.data import augment as augment
     from amgc.features import branches as branches
 else:
     torch, augment = Lazy("torch"), Lazy("amgc.data.augment")
-    covariance, gaussian, losses, running, solver, statistics = (
-        Lazy(f"amgc.core.{name}") for name in ("covariance", "gaussian", "losses", "running", "solver", "statistics")
+    covariance, drift, gaussian, losses, running, solver, statistics, symmetric = (
+        Lazy(f"amgc.core.{name}")
+        for name in ("covariance", "drift", "gaussian", "losses", "running", "solver", "statistics", "symmetric")
     )
     branches = Lazy("amgc.features.branches")

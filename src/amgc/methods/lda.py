@@ -45,7 +45,7 @@ class LDA(Frozen[LDAHyper]):
         super().__init__(hyper, network, device)
         self.statistics = statistics.ClassStatistics(network.dim, "shared", dtype=torch.float64, device=device)
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         for rows, labels in features:
             self.statistics.update(rows, labels)
         mean = self.statistics.mean[[self.statistics.index(label) for label in task.seen]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from amgc.methods.contract import Batch, Features, Hyper, Method, Task
 from amgc.methods.finetune import STEPS
@@ -32,17 +32,20 @@ FIRST = replace(STEPS, milestones=(0.3, 0.6, 0.8))
 LATER = replace(STEPS, epochs=250, milestones=(0.24, 0.48, 0.72, 0.88), weight_decay=2e-4, head_weight_decay=2e-4)
 
 
+H = TypeVar("H", bound=LwFHyper)
+
+
 @method("lwf", LwFHyper(FIRST, LATER), sources={"first": "PyCIL's lwf.py", "later": "PyCIL's lwf.py"})
-class LwF(Method[LwFHyper]):
+class LwF(Method[H]):
     """LwF: cross-entropy among the new classes, and distillation of the old network's scores on the new images.
 
     As in PyCIL, the distillation is a cross-entropy without the factor T² of Hinton et al. If the network is frozen
     (later.extractor-lr 0), no copy of it is stored, and the old head computes the old scores.
     """
 
-    remembers = ("old", "old_weight", "old_bias")
+    remembers: ClassVar[tuple[str, ...]] = ("old", "old_weight", "old_bias")
 
-    def __init__(self, hyper: LwFHyper, network: Extractor, device: torch.device) -> None:
+    def __init__(self, hyper: H, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
         self.old: Extractor | None = None  # the network before this task; next line: the head
         self.old_weight, self.old_bias = self.head.weight.detach(), self.head.bias.detach()
@@ -65,7 +68,7 @@ class LwF(Method[LwFHyper]):
         features = batch.features.detach() if self.old is None else batch.through(self.old)
         return features.to(self.old_weight.dtype) @ self.old_weight.T + self.old_bias
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         self.old = None  # the network itself is the old one until the next task
 
 

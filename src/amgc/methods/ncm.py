@@ -29,7 +29,7 @@ class NCM(Frozen[NCMHyper]):
     with a linear head, not with SimpleCIL's cosine head, so that all methods can share its training.
     """
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         keep_means(self, task.new, features)
 
     def scores(self, features: torch.Tensor) -> torch.Tensor:

@@ -6,12 +6,12 @@ To implement a protocol, define its method. There is nothing to inherit from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
 
-    from amgc.methods.contract import PlainImages, Task
+    from amgc.methods.contract import Batch, Phase, Task, TaskImages
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
@@ -52,8 +52,39 @@ class TrainsSomeParameters(Protocol):
 
 
 @runtime_checkable
+class ChoosesParameterGroups(Protocol):
+    def parameter_groups(self, phase: Phase, network: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
+        """Return the groups of the optimiser: `params`, and if they differ from the network's, `lr` and `weight_decay`.
+
+        `network` are the parameters of the network that are trained. The schedule multiplies all learning rates. `trainable`
+        must return all other parameters.
+        """
+
+
+@runtime_checkable
+class TrainsTwice(Protocol):
+    """A second training stage, for example of the head alone or of a small projector. The network does not train in it.
+
+    Batches are of augmented images if the phase says `augment`; otherwise features are computed once, and so are those of
+    the networks given to `batch.through`.
+    """
+
+    def second_phase(self, task: Task) -> Phase | None:
+        """Return the settings of the second stage, whose `head_lr` is used; None: this task has none."""
+
+    def begin_second(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
+        """Prepare for the second stage. Called once, after the first stage; what changes here must be remembered."""
+
+    def second_loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the loss of the second stage in named terms."""
+
+    def second_trainable(self) -> list[torch.Tensor]:
+        """Return the tensors that the second stage trains."""
+
+
+@runtime_checkable
 class CollectsFromImages(Protocol):
-    def collect(self, task: Task, images: PlainImages) -> None:
+    def collect(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
         """Make a pass over the task's images after its training and before `end`, with gradients if needed.
 
         For methods that need the images themselves, for example for gradients or for an old network. The network is in

@@ -6,11 +6,12 @@ Zhu et al., Prototype Augmentation and Self-Supervision for Incremental Learning
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from amgc.methods.contract import Batch, Features, Hyper, LinearHead, Method, Phase, Task
-from amgc.methods.lazy import augment, statistics, torch
+from amgc.methods.contract import Batch, Features, Hyper, Phase, Task
+from amgc.methods.lazy import statistics, torch
 from amgc.methods.registry import method
+from amgc.methods.rotations import Rotated
 from amgc.options import option
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ class PASSHyper(Hyper):
             raise ValueError(f"temperature must be positive, not {self.temperature}.")
 
 
-# The official PASS.py and IL2A.py, the same in every task: StepLR(45) of 101 epochs.
+# The official PASS.py and IL2A.py, the same in every task: StepLR(45) of 101 epochs, with its step before the epoch.
 OFFICIAL = Phase(
     epochs=101,
     batch_size=64,
     extractor_lr=1e-3,
     head_lr=1e-3,
     schedule="step",
-    milestones=(45 / 101, 90 / 101),
+    milestones=(44 / 101, 89 / 101),
     optimizer="adam",
     weight_decay=2e-4,
     head_weight_decay=2e-4,
@@ -50,27 +51,20 @@ OFFICIAL = Phase(
 
 
 @method("pass", PASSHyper(OFFICIAL, OFFICIAL), sources={"first": "official PASS.py", "later": "official PASS.py"})
-class PASS(Method[PASSHyper]):
+class PASS(Rotated[PASSHyper]):
     """PASS: rotated images as classes of their own; old classes as means plus noise; features distilled.
 
-    The official head has outputs 4y + turn and scores with 0, 4, 8, …. Here `head` has these outputs and `turned` the others,
-    which are not used for scores. Images are not rotated if they are not square or if the network is frozen. Means and radius
-    are of all plain images (officially of augmented ones, without the last batch of an epoch).
+    Means and radius are of all plain images (officially of augmented ones, without the last batch of an epoch).
     """
 
-    remembers = ("means", "variances", "old")
+    remembers = ("turned", "means", "variances", "old")
     common_start = False
 
     def __init__(self, hyper: PASSHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
-        self.turned = LinearHead(network.dim, device)  # row 3y + turn - 1: class y, rotated by `turn` quarter turns
         self.means = torch.zeros(0, network.dim, device=device)
         self.variances = torch.zeros(0, device=device)  # mean variance of each class that the radius is computed from
         self.old: Extractor | None = None
-
-    @property
-    def turns(self) -> bool:
-        return self.trains_network() and self.network.image_shape[1] == self.network.image_shape[2]
 
     @property
     def radius(self) -> torch.Tensor:
@@ -79,24 +73,10 @@ class PASS(Method[PASSHyper]):
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
         super().begin(task, generator)
-        if self.turns:
-            self.turned.grow(3 * len(task.seen), generator)
         self.old = None if task.is_first or not self.trains_network() else self.network_copy()
 
-    def views(
-        self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.turns:
-            return images, labels
-        images, fourfold = augment.rotations(images, labels)
-        label, turn = fourfold // 4, fourfold % 4
-        return images, torch.where(turn == 0, label, len(self.task.seen) + 3 * label + turn - 1)
-
     def outputs(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the scores in the loss: those of the seen classes, then those of their rotations."""
-        upright = self.head(features)
-        scores = torch.cat([upright, self.turned(features)], 1) if self.turns else upright
-        return scores / self.hyper.temperature
+        return super().outputs(features) / self.hyper.temperature
 
     def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
         cross_entropy = torch.nn.functional.cross_entropy
@@ -115,7 +95,7 @@ class PASS(Method[PASSHyper]):
         noise = torch.randn(len(labels), self.network.dim, generator=generator).to(self.device)
         return self.means[labels] + self.radius * noise, labels
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         self.old = None
         new = statistics.ClassStatistics(self.network.dim, "diagonal", device=self.device)
         for rows, labels in features:
@@ -129,15 +109,3 @@ class PASS(Method[PASSHyper]):
         """The distribution of pseudo features: the class mean, and the same radius in all directions."""
         axes = axes.to(self.means)
         return axes @ self.means[label], self.radius**2 * (axes @ axes.T), None
-
-    # ---- the outputs of rotated images are trained and stored like the head ---------------------------------------------
-
-    def trainable(self) -> list[torch.Tensor]:
-        return super().trainable() + ([self.turned.weight, self.turned.bias] if self.turns else [])
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"turned.weight": self.turned.weight.detach(), "turned.bias": self.turned.bias.detach()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
-        self.turned.set(state["turned.weight"], state["turned.bias"])

@@ -46,8 +46,8 @@ class Exact(AMGC[ExactHyper]):
     def phase(self, task: Task) -> Phase:
         return self.hyper.first if task.is_first else FROZEN
 
-    def end(self, task: Task, features: Features) -> None:
-        super().end(task, features)
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
+        super().end(task, features, generator)
         if self.phase(task).epochs:
             return
         solved = solver.solve_head(
@@ -71,7 +71,9 @@ class ClosedHyper(FrozenHyper):
     """Hyper-parameters of the closed form."""
 
     ridge: float | None = option(
-        None, "added to every variance; None: a share of each variance, chosen by leave-one-out in closed form"
+        None,
+        "added to every variance; None: a share of each variance, smaller for features that separate the classes, chosen by "
+        "leave-one-out in closed form",
     )
 
     def __post_init__(self) -> None:
@@ -89,7 +91,7 @@ class Closed(Frozen[ClosedHyper]):
         super().__init__(hyper, network, device)
         self.statistics = statistics.ClassStatistics(network.dim, "shared", device=device)
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         for rows, labels in features:
             self.statistics.update(rows, labels)
         solved = solver.solve_head(self.statistics, margin=0.0, ridge="auto" if self.hyper.ridge is None else self.hyper.ridge)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from amgc.methods.contract import Batch, Features, Hyper, Method, Phase, Task
@@ -20,7 +20,7 @@ class SSREHyper(Hyper):
     """Hyper-parameters of SSRE."""
 
     temperature: float = option(0.1, "divides the scores in every cross-entropy", "official code")
-    distillation: float = option(1.0, "weight of the distance to the old features, summed over the batch", "official; PyCIL: 2")
+    distillation: float = option(1.0, "weight of the distance to the old features, summed over the batch", "official; PyCIL")
     prototypes: float = option(10.0, "weight of the cross-entropy of the old classes' prototypes", "official code")
 
     def __post_init__(self) -> None:
@@ -31,12 +31,14 @@ class SSREHyper(Hyper):
                 raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
 
 
-# Task 1: PyCIL's values, which are PASS's, because the official code for it was never published.
+# Task 1: PyCIL's values, because the official code for it was never published. They are PASS's but for the weight decay, and
+# the rate falls an epoch later.
+FIRST = replace(OFFICIAL, milestones=(45 / 101, 90 / 101), weight_decay=5e-4, head_weight_decay=5e-4)
 # Later tasks: official code. Batch norm is folded into convolutions where possible, and fixed otherwise.
 LATER = Phase(60, extractor_lr=2e-4, head_lr=2e-4, schedule="step", milestones=(0.75,), optimizer="adam", batchnorm="fixed")
 
 
-@method("ssre", SSREHyper(OFFICIAL, LATER), sources={"first": "PyCIL's ssre.py", "later": "official code"})
+@method("ssre", SSREHyper(FIRST, LATER), sources={"first": "PyCIL's ssre.py", "later": "official code"})
 class SSRE(Method[SSREHyper]):
     """SSRE: side branches learn the new task and are merged; new images near old prototypes are distilled, not learned.
 
@@ -54,7 +56,7 @@ class SSRE(Method[SSREHyper]):
         self.means = torch.zeros(0, network.dim, device=device)  # prototypes of the classes learned so far
 
     def begin(self, task: Task, generator: torch.Generator) -> None:
-        super().begin(task, generator)
+        self.head.grow(len(task.seen), generator, "torch")
         self.reshape_network(task.index, begun=True)
 
     def reshape_network(self, ended: int, begun: bool) -> None:
@@ -91,7 +93,7 @@ class SSRE(Method[SSREHyper]):
         with branches.without_branches(self.network):
             return batch.through(self.network)
 
-    def end(self, task: Task, features: Features) -> None:
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         branches.merge_branches(self.network)
         if task.is_first:
             branches.fold_batchnorm(self.network)

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from amgc.files import FileFormatError
-from amgc.model.folder import MANIFEST, OURS, Folder, Manifest
+from amgc.model.folder import Folder
+from amgc.model.manifest import MANIFEST, OURS, Manifest
 
 MAX_FILES = 8  # a model has at most three
 MAX_ENTRIES = 1000  # signatures of entries; weights contain some by accident. A million entries take gigabytes to list.

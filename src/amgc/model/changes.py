@@ -6,20 +6,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.model.folder import FUNCTION, VECTORS, ModelError
+from amgc.core.repeated import LearnedBefore
+from amgc.model.folder import ModelError
+from amgc.model.manifest import FUNCTION, VECTORS
 from amgc.model.pictures import Picture, PictureError
 from amgc.model.state import FixedHead, State
 from amgc.text import listing
 
 Progress = Callable[[int, int], None]  # images done, images in total
+Earlier: TypeAlias = Mapping[str, LearnedBefore]
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,10 @@ class Learned:
     skipped : unreadable images, each with the reason.
     animated : animated images; only the first frame was used.
     repeated : images with the same pixels as another image of the same class in this call. Such images are learned once.
+    learned_before : images that their class has probably learned before, so that they count twice now. This can be told for
+        classes of few images only (`amgc.core.repeated`).
     held : number of images by class that are not learned yet, because there are too few (`Model.create(fewest=…)`).
+    bad_shards : shards that were left out, each with the reason. `skipped`, `animated` and `repeated` name some of many.
     """
 
     added: dict[str, int]
@@ -41,6 +47,8 @@ class Learned:
     seconds: float = 0.0
     repeated: tuple[str, ...] = ()
     held: dict[str, int] = field(default_factory=dict)
+    learned_before: tuple[str, ...] = ()
+    bad_shards: tuple[tuple[str, str], ...] = ()
 
     @property
     def images(self) -> int:
@@ -52,6 +60,7 @@ class Lesson:
     """Statistics of new images, before they are added to a model. Nothing else about the images is kept.
 
     added : number of images learned, by class. It is for the caller; a private model stores noisy numbers only.
+    seen : classes and digests of images, so that copies count once. They are not stored.
     """
 
     classifier: IncrementalClassifier
@@ -59,43 +68,93 @@ class Lesson:
     skipped: list[PictureError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+    learned_before: list[str] = field(default_factory=list)
+    seen: set[tuple[str, bytes]] = field(default_factory=set)
+
+    @classmethod
+    def begin(cls, state: State) -> Lesson:
+        """Return an empty lesson for a model."""
+        parameters: dict[str, Any] = state.manifest.made["classifier"]
+        return cls(IncrementalClassifier(**parameters))
+
+    def add(
+        self, state: State, given: Sequence[Picture], labels: Sequence[str], on_corrupt: str, earlier: Earlier
+    ) -> Iterator[int]:
+        """Encode images batch by batch and add them to the statistics of their classes. Yields the number of images done.
+
+        earlier : by class, what tells whether an image was learned before.
+        """
+        done = 0
+        for rows, features, errors in state.encoded(given):
+            if errors and on_corrupt == "error":
+                raise errors[0][1]
+            self.skipped += [error for _, error in errors]
+            self.animated += [given[row].name for row in rows if given[row].animated]
+            fresh = []
+            for place, row in enumerate(rows):
+                key = labels[row], given[row].digest
+                if key in self.seen and key[1]:  # vectors have none: equal ones may be different samples
+                    self.repeated.append(given[row].name)
+                else:
+                    fresh.append(place)
+                    if key[1]:
+                        self.seen.add(key)
+                    self.added[labels[row]] = self.added.get(labels[row], 0) + 1
+                    if key[1] and labels[row] in earlier and earlier[labels[row]](features[place]):
+                        self.learned_before.append(given[row].name)
+            if fresh:
+                self.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
+            done += len(rows) + len(errors)
+            yield done
 
     def joined(self, later: Lesson) -> Lesson:
         """Return both lessons as one. What was skipped is that of the later one."""
         counts = {label: self.added.get(label, 0) + later.added.get(label, 0) for label in {**self.added, **later.added}}
         return replace(later, classifier=copy.deepcopy(self.classifier).merge(later.classifier), added=counts)
 
+    def result(self, again: tuple[str, ...], held: dict[str, int], seconds: float) -> Learned:
+        """Return the result of `Model.learn`."""
+        skipped = tuple((error.path, error.reason) for error in self.skipped)
+        repeated, before = tuple(self.repeated), tuple(self.learned_before)
+        return Learned(self.added, again, skipped, tuple(self.animated), seconds, repeated, held, before)
+
+
+class Held:
+    """A lesson that waits in memory until each of its classes has enough images, and the checksum of its extractor."""
+
+    def __init__(self) -> None:
+        self._checksum = ""
+        self._lesson: Lesson | None = None
+
+    def add(self, state: State, lesson: Lesson, hold: bool) -> tuple[Lesson, dict[str, int]]:
+        """Return what can be learned now, and the number of images by class that are held instead.
+
+        hold : whether to hold a lesson with too few images; otherwise it is an error.
+        """
+        fewest = int(state.manifest.made.get("fewest", 1))
+        joined = self._lesson.joined(lesson) if self._lesson and self._checksum == state.checksum else lesson
+        few = {label: count for label, count in joined.added.items() if count < fewest}
+        if not few:
+            self._lesson = None
+            return joined, {}
+        if not hold:
+            name, count = next(iter(few.items()))
+            raise ModelError(
+                f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
+                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
+            )
+        self._checksum, self._lesson = state.checksum, joined
+        return replace(lesson, added={}), joined.added
+
 
 def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
     """Encode all images batch by batch and accumulate the statistics of their classes."""
-    if isinstance(state.classifier, FixedHead):
-        raise ModelError(
-            f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
-            "class statistics. Create one from a run of the AMGC family, or learn the images in a new model."
-        )
+    check_can_learn(state)
     given = [picture for own in images.values() for picture in own]
     labels = [label for label, own in images.items() for _ in own]
     _check_budget(state, list(images))  # before the work
-    parameters: dict[str, Any] = state.manifest.made["classifier"]
-    lesson, done = Lesson(IncrementalClassifier(**parameters)), 0
-    seen: set[tuple[str, bytes]] = set()  # classes and digests of images; not stored
-    for rows, features, errors in state.encoded(given):
-        if errors and on_corrupt == "error":
-            raise errors[0][1]
-        lesson.skipped += [error for _, error in errors]
-        lesson.animated += [given[row].name for row in rows if given[row].animated]
-        fresh = []
-        for place, row in enumerate(rows):
-            key = labels[row], given[row].digest
-            if key in seen and key[1]:  # vectors have none: equal ones may be different samples
-                lesson.repeated.append(given[row].name)
-            else:
-                fresh.append(place)
-                seen.add(key)
-                lesson.added[labels[row]] = lesson.added.get(labels[row], 0) + 1
-        if fresh:
-            lesson.classifier.collect(features.numpy()[fresh], np.array([labels[rows[place]] for place in fresh]))
-        done += len(rows) + len(errors)
+    lesson = Lesson.begin(state)
+    for done in lesson.add(state, given, labels, on_corrupt, _earlier(state, list(images))):
         if progress is not None:
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
@@ -103,6 +162,24 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         raise ModelError(f"none of the {len(given)} {state.manifest.noun}s can be used; the first: {first}") from first
     lesson.classifier.finish()
     return lesson
+
+
+def _earlier(state: State, labels: Sequence[str]) -> dict[str, LearnedBefore]:
+    """Return for the classes of a lesson what tells whether an image was learned before, where it can be told."""
+    if not isinstance(state.classifier, IncrementalClassifier) or state.private:
+        return {}
+    statistics = state.classifier.statistics_
+    found = {label: LearnedBefore(statistics, label) for label in labels if label in statistics}
+    return {label: one for label, one in found.items() if one.can_tell}
+
+
+def check_can_learn(state: State) -> None:
+    """Raise an error if a model has no class statistics."""
+    if isinstance(state.classifier, FixedHead):
+        raise ModelError(
+            f"this model cannot learn: it was created from {state.manifest.made.get('from', 'a trained head')} and has no "
+            "class statistics. Create one from a run of the AMGC family, or learn the images in a new model."
+        )
 
 
 def _check_budget(state: State, labels: Sequence[str]) -> None:
@@ -115,9 +192,9 @@ def learn(state: State, lesson: Lesson) -> State:
     """Add the statistics of new images, then solve for the classifier."""
     assert not isinstance(state.classifier, FixedHead)  # `collect` refuses it
     if state.classifier is None:
-        return _solved(state, lesson.classifier)
+        return replace(state, classifier=lesson.classifier).solved()
     _check_budget(state, list(lesson.added))  # another process may have spent it meanwhile
-    return _solved(state, copy.deepcopy(state.classifier).merge(lesson.classifier))
+    return replace(state, classifier=copy.deepcopy(state.classifier).merge(lesson.classifier)).solved()
 
 
 def merge(state: State, other: State) -> State:
@@ -144,7 +221,24 @@ def merge(state: State, other: State) -> State:
             f"both models learned {listing(shared)} from the same images, which would count twice. If one model is a copy of "
             "the other, forget these classes in one of them first; to start a second site, use the extractor only."
         )
-    return _solved(state, copy.deepcopy(state.classifier).merge(other.classifier))
+    return replace(state, classifier=copy.deepcopy(state.classifier).merge(other.classifier)).solved()
+
+
+def merged(states: Sequence[State]) -> State:
+    """Return the state of a new model with the classes of several models."""
+    state, *others = states
+    for other in others:
+        state = merge(state, other)
+    made = state.manifest.made | {"by": "merge"}
+    return replace(state, manifest=replace(state.manifest, made=made, files={}, generation=0, created="", previous=None))
+
+
+def restored(state: State, now: State) -> State:
+    """Return an earlier state of a model, or that of another one, as the next state of a folder that has the state `now`."""
+    same = state.checksum and state.checksum == now.checksum
+    kept = {role: entry for role, entry in now.manifest.files.items() if same and role == "extractor"}
+    manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
+    return state.with_function(state.function or now.function, manifest)
 
 
 def _vectors_of(state: State) -> tuple[object, ...] | None:
@@ -169,16 +263,10 @@ def join(state: State, label: str, into: str) -> State:
     if isinstance(state.classifier, FixedHead):
         raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
     assert state.classifier is not None
-    return _solved(state, copy.deepcopy(state.classifier).rename(label, into, join=True))
+    return replace(state, classifier=copy.deepcopy(state.classifier).rename(label, into, join=True)).solved()
 
 
 def forget_private(state: State, label: str) -> State:
     """Remove a class of a private model, whose statistics all follow from its noisy sums."""
     assert isinstance(state.classifier, IncrementalClassifier)
-    return _solved(state, copy.deepcopy(state.classifier).forget(label))
-
-
-def _solved(state: State, classifier: IncrementalClassifier) -> State:
-    """Return the state with the classifier. Solve it now, so that the first prediction need not wait."""
-    assert classifier.head_ is not None
-    return replace(state, classifier=classifier)
+    return replace(state, classifier=copy.deepcopy(state.classifier).forget(label)).solved()

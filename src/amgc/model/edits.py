@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from amgc import files, tensor_files
 from amgc.core.accounting import gaussian_epsilon
-from amgc.model.folder import CLASSES, Folder, Manifest, ModelError
+from amgc.model.folder import Folder, ModelError
+from amgc.model.manifest import CLASSES, Manifest
 from amgc.text import listing
 
 if TYPE_CHECKING:

@@ -1,42 +1,29 @@
 """Export a model as one ONNX file: resizing, normalisation, features and classifier.
 
 The file is verified with onnxruntime before it replaces an existing one.
-
-Images are resized exactly as Pillow does it. Its bilinear resizing is two matrix products, first across, then down. The weights
-are a triangle as wide as the factor by which the image shrinks, rounded to 22 bits; each product is rounded to integers. All of
-this is exact in float64. The weights depend on the size of the image, so they are computed in the graph.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.features.extractor import Extractor
-from amgc.features.patches import Patches
 from amgc.files import atomic
 from amgc.model.extractors import encode
 from amgc.model.folder import ModelError
-from amgc.model.pictures import Frame, Picture
+from amgc.model.onnx_graph import IR, OPSET, Graph, features, resized
+from amgc.model.pictures import Picture
 from amgc.model.state import State
 from amgc.model.vectors import Vectors
 
-Value: TypeAlias = float | np.ndarray | np.generic
-OPSET, IR = 20, 10  # as torch exports them; onnxruntime reads them since 1.17 (2024)
-BITS = 22  # Pillow's PRECISION_BITS
-GREY, GREY_BITS = (19595, 38470, 7471), 16  # Pillow's weights of red, green and blue, in 65536ths
 TOLERANCE = 1e-5  # of probabilities, for each unit of difference between scores; float32 features do not allow less
 FEATURE_TOLERANCE = 1e-4  # of features, relative to the largest; probabilities of 0 and 1 would hide wrong features
 
@@ -199,182 +186,3 @@ def _verify(graph: Graph, state: State, written: Path, tried: Sequence[NDArray[A
             )
         differences.append(float(off.max()))
     return max(differences)
-
-
-def resized(graph: Graph, images: str, frame: Frame) -> str:
-    """Resize and crop uint8 images (n, height, width, 3) as `Frame.pixels` does, to float64 (n, channels, side, side)."""
-    shape = graph.add("Shape", images)
-    height, width = (graph.add("Gather", shape, np.int64(axis)) for axis in (1, 2))
-    shorter = graph.add("Min", height, width)
-    down, across = (_weights(graph, length, shorter, frame) for length in (height, width))
-    pixels = graph.cast(graph.add("Transpose", images, perm=[0, 3, 1, 2]), np.float64)
-    pixels = _rounded(graph, graph.add("MatMul", pixels, graph.add("Transpose", across, perm=[1, 0])), BITS)
-    pixels = _rounded(graph, graph.add("MatMul", down, pixels), BITS)
-    if frame.channels == 1:
-        weighted = graph.add("Mul", pixels, np.array(GREY, np.float64).reshape(3, 1, 1))
-        pixels = _rounded(graph, graph.add("ReduceSum", weighted, np.array([1])), GREY_BITS)
-    return pixels
-
-
-def _weights(graph: Graph, length: str, shorter: str, frame: Frame) -> str:
-    """Return the weights (side, length) of resizing and cropping along one axis, times 2^BITS."""
-    new_length = graph.add("Div", graph.add("Mul", length, np.int64(frame.scale)), shorter)
-    edge = graph.add("Mul", graph.cast(graph.add("Sub", new_length, np.int64(frame.scale)), np.float64), 0.5)
-    first = graph.add("Add", graph.add("Round", edge), float(round((frame.scale - frame.side) / 2.0)))
-    pixels = graph.cast(graph.add("Range", np.int64(0), length, np.int64(1)), np.float64)
-    factor = graph.add("Div", graph.cast(length, np.float64), graph.cast(new_length, np.float64))
-    place = graph.add("Add", first, np.arange(frame.side)[:, None] + 0.5)
-    centre = graph.add("Mul", place, factor)
-    distance = graph.add("Abs", graph.add("Add", graph.add("Sub", pixels, centre), 0.5))
-    reach = graph.add("Div", 1.0, graph.add("Max", factor, 1.0))
-    weight = graph.add("Max", graph.add("Sub", 1.0, graph.add("Mul", distance, reach)), 0.0)
-    share = graph.add("Div", weight, graph.add("ReduceSum", weight, np.array([1])))
-    return graph.add("Floor", graph.add("Add", graph.add("Mul", share, 2.0**BITS), 0.5))
-
-
-def _rounded(graph: Graph, sums: str, bits: int) -> str:
-    """Divide by 2^bits and round to integers."""
-    return graph.add("Floor", graph.add("Add", graph.add("Mul", sums, 2.0**-bits), 0.5))
-
-
-def features(graph: Graph, pixels: str, extractor: Extractor) -> str:
-    """Normalise pixels (n, c, side, side) and compute their features (n, dim), float32."""
-    assert extractor.mean is not None and extractor.std is not None
-    centre, spread = (np.array(each, np.float32).reshape(-1, 1, 1) for each in (extractor.mean, extractor.std))
-    scaled = graph.add("Mul", graph.cast(pixels, np.float32), 1 / (255 * spread))
-    images = graph.add("Sub", scaled, centre / spread)
-    return _patches(graph, images, extractor) if isinstance(extractor, Patches) else _network(graph, images, extractor)
-
-
-def _patches(graph: Graph, images: str, extractor: Patches) -> str:
-    """Compute the same as `amgc.features.patches`."""
-    if extractor.size != extractor.image_shape[1:]:
-        down, across = (_area(*pair) for pair in zip(extractor.image_shape[1:], extractor.size, strict=True))
-        images = graph.add("MatMul", graph.add("MatMul", down, images), np.ascontiguousarray(across.T))
-    chosen = extractor.settled
-    flat = graph.add("Flatten", images, axis=1)
-    banks = []
-    for number, (side, _) in enumerate(extractor.banks):
-        weight = extractor.get_buffer(f"weight{number}").numpy()
-        views = [
-            _averaged(graph, graph.add("Gather", flat, index, axis=1), weight, extractor, side)
-            for index in _windows(extractor, side)[: 2 if chosen.mirror else 1]
-        ]
-        total = views[0] if len(views) == 1 else graph.add("Mul", graph.add("Add", *views), np.float32(0.5))
-        banks.append(graph.add("Flatten", graph.add("Pow", total, np.float32(chosen.power)), axis=1))
-    together = graph.add("Concat", *banks, axis=1)
-    return graph.add("Div", graph.add("Sub", together, extractor.centre.numpy()), extractor.deviation.numpy())
-
-
-def _averaged(graph: Graph, windows: str, weight: NDArray[np.float32], extractor: Patches, side: int) -> str:
-    """Average over cells, (n, 2, cells, K), by how much responses to windows (n, places, c side²) exceed the threshold."""
-    chosen = extractor.settled
-    exact = graph.cast(windows, np.float64)
-    mean = graph.add("ReduceMean", exact, np.array([2]))
-    square = graph.add("ReduceMean", graph.add("Mul", exact, exact), np.array([2]))
-    variance = graph.add("Max", graph.add("Sub", square, graph.add("Mul", mean, mean)), 0.0)
-    scale = graph.add("Div", 1.0, graph.add("Add", graph.add("Sqrt", variance), chosen.contrast))
-    centred = graph.add("Sub", windows, graph.cast(mean, np.float32))
-    normal = graph.add("Mul", centred, graph.cast(scale, np.float32))
-    response = graph.add("Add", graph.add("MatMul", normal, weight[:-1]), weight[-1])
-    cells = _cells(extractor, side)
-    parts = []
-    for signed in (response, graph.add("Neg", response)):
-        above = graph.add("Relu", graph.add("Sub", signed, np.float32(chosen.threshold)))
-        parts.append(graph.add("Unsqueeze", graph.add("MatMul", cells, above), np.array([1])))
-    return graph.add("Concat", *parts, axis=1)
-
-
-def _windows(extractor: Patches, side: int) -> list[NDArray[np.int64]]:
-    """Return the indices (places, c side²) of each window's pixels in a flattened image (c, h, w) and in its mirror image."""
-    (height, width), channels = extractor.size, extractor.image_shape[0]
-    place = np.arange(channels * height * width).reshape(channels, height, width)
-    found = []
-    for seen in (place, place[:, :, ::-1]):
-        each = np.lib.stride_tricks.sliding_window_view(seen, (side, side), axis=(1, 2))
-        some = each[:, :: extractor.settled.stride, :: extractor.settled.stride]
-        found.append(some.transpose(1, 2, 0, 3, 4).reshape(-1, channels * side**2))
-    return found
-
-
-def _cells(extractor: Patches, side: int) -> NDArray[np.float32]:
-    """Return the matrix (grid², places) that averages over cells."""
-    grid = extractor.settled.grid
-    y, x = (np.arange(n) * grid // n for n in ((size - side) // extractor.settled.stride + 1 for size in extractor.size))
-    member = np.eye(grid**2)[(y[:, None] * grid + x).ravel()].T
-    return np.asarray(member / member.sum(1, keepdims=True), np.float32)
-
-
-def _area(length: int, fewer: int) -> NDArray[np.float32]:
-    """Return the matrix (fewer, length) of torch's interpolation with mode="area"."""
-    new, old = np.arange(fewer)[:, None], np.arange(length)
-    touched = (old >= new * length // fewer) & (old < -(-(new + 1) * length // fewer))
-    return np.asarray(touched / touched.sum(1, keepdims=True), np.float32)
-
-
-def _network(graph: Graph, images: str, extractor: Extractor) -> str:
-    """Export a network with torch, for any number of images, and insert its graph."""
-    example = torch.zeros(2, *extractor.image_shape)
-    log = logging.getLogger("torch.onnx")
-    before = log.level
-    log.setLevel(logging.ERROR)  # it warns that torchvision is not installed
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations within torch
-            count = torch.export.Dim("n")
-            made = torch.onnx.export(
-                extractor, (example,), dynamo=True, dynamic_shapes=({0: count},), opset_version=OPSET, verbose=False
-            )
-    except ImportError as error:
-        raise ImportError(f"exporting a network needs onnxscript: pip install 'amgc[onnx]' ({error}).") from error
-    except Exception as error:  # anything in the network that torch cannot export
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"torch cannot export the network {extractor.name}: {reason}") from error
-    finally:
-        log.setLevel(before)
-    assert made is not None
-    return graph.inline(graph.onnx.inliner.inline_local_functions(made.model_proto).graph, images)
-
-
-def import_onnx() -> ModuleType:
-    """Import onnx, or raise an error that says how to install it."""
-    try:
-        import onnx
-        import onnx.compose
-        import onnx.inliner
-        import onnxruntime  # noqa: F401 (needed to verify the file)
-    except ImportError as error:
-        raise ImportError(f"the export needs onnx and onnxruntime: pip install 'amgc[onnx]' ({error}).") from error
-    return onnx
-
-
-class Graph:
-    """An ONNX graph under construction. Values are referred to by name; numbers and arrays become constants."""
-
-    def __init__(self) -> None:
-        self.onnx = import_onnx()
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def add(self, operator: str, *inputs: str | Value, output: str = "", **attributes: Any) -> str:
-        """Add a node with one output and return the name of the output."""
-        named = [one if isinstance(one, str) else self.constant(one) for one in inputs]
-        output = output or f"{operator}_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operator, named, [output], **attributes))
-        return output
-
-    def constant(self, value: Value) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(np.shape(value)), name))
-        return name
-
-    def cast(self, value: str, kind: type[np.generic], output: str = "") -> str:
-        return self.add("Cast", value, to=self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)), output=output)
-
-    def inline(self, other: Any, value: str) -> str:
-        """Apply another graph, with one input and one output, to `value`."""
-        inner = self.onnx.compose.add_prefix_graph(other, "network/")
-        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [inner.input[0].name]))
-        self.nodes += inner.node
-        self.constants += inner.initializer
-        return str(inner.output[0].name)

@@ -26,7 +26,8 @@ from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.choice import Look
-from amgc.model.folder import VECTORS, Folder, ModelError
+from amgc.model.folder import Folder, ModelError
+from amgc.model.manifest import VECTORS
 from amgc.model.pictures import Frame, Picture, PictureError
 from amgc.model.vectors import Vectors
 from amgc.registry import is_file
@@ -87,7 +88,7 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
         return base, chosen
     if is_file(name):
         raise ValueError(
-            f"a model cannot use the extractor in {name!r}: whoever opens the model would have to run that file. Name an "
+            f"a model cannot use the extractor in {name!r}: opening the model would execute that file. Name an "
             "extractor of amgc, or import your file in Python before you create or open the model."
         )
     if Folder(name).exists:
@@ -219,7 +220,7 @@ def normalised(extractor: Extractor, pixels: Tensor) -> Tensor:
 def encode(extractor: Extractor, pixels: NDArray[np.uint8]) -> Tensor:
     """Return the features (n, d), float32, of pixels (n, c, h, w)."""
     with ENCODING, torch.inference_mode():
-        features: Tensor = extractor(normalised(extractor, torch.from_numpy(pixels))).float()
+        features: Tensor = extractor(normalised(extractor, torch.from_numpy(pixels).to(extractor.device))).float().cpu()
     return features.clone()  # not an inference tensor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from amgc import files, tensor_files
 from amgc.core.accounting import gaussian_loss, largest_area
-from amgc.model.folder import CLASSES, MANIFEST, Folder, Manifest
+from amgc.model.folder import Folder
+from amgc.model.manifest import CLASSES, MANIFEST, Manifest
 from amgc.text import plural
 
-MOST = 512  # epsilon of a class; `gaussian_epsilon` overflows beyond
+ROWS = 20  # classes that a notebook shows
+MOST = 512  # maximum epsilon of a class; `gaussian_epsilon` overflows above it
 FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
 COVARIANCE = {
     "shared": "one covariance of the features, shared by all classes (the contribution of a forgotten class remains)",
@@ -212,3 +215,24 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
             "MODEL --clear` deletes it)"
         )
     return kept
+
+
+def summary(manifest: Manifest) -> str:
+    """Describe a model in a few words."""
+    counts = manifest.classes
+    dim, name = manifest.features["dim"], manifest.features["name"]
+    images = f" from {plural(sum(counts.values()), manifest.noun)}" if any(counts.values()) else ""
+    made = plural(len(counts), "class") + images
+    return f"{made}, {f'{name} with {dim:,} features' if dim else 'features not fitted yet'}"
+
+
+def class_table(path: Path, manifest: Manifest) -> str:
+    """Return the classes as a table in HTML."""
+    rows = "".join(
+        f"<tr><td>{html.escape(name)}</td><td>{count:,}</td></tr>" for name, count in list(manifest.classes.items())[:ROWS]
+    )
+    more = len(manifest.classes) - ROWS
+    rest = f"<tr><td>and {more:,} more</td><td></td></tr>" if more > 0 else ""
+    head = f"<p>Model in <code>{html.escape(str(path))}</code>: {html.escape(summary(manifest))}</p>"
+    columns = f"<tr><th>class</th><th>{manifest.noun}s</th></tr>"
+    return f"{head}<table>{columns}{rows}{rest}</table>" if rows else head

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,20 +15,24 @@ from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
+from amgc.data.shards import Shard
 from amgc.data.vectors import Split
-from amgc.features.extractor import Extractor
-from amgc.model import changes, edits, extractors
+from amgc.model import changes, edits, extractors, sharded
 from amgc.model.archive import pack, unpack
 from amgc.model.changes import Learned, Progress
-from amgc.model.choice import choose, look, private_choice
-from amgc.model.folder import FUNCTION, PATIENCE, VECTORS, Folder, Manifest, ModelBusyError, ModelError
-from amgc.model.info import Info, describe
+from amgc.model.creation import fitted, new_state
+from amgc.model.engines import here
+from amgc.model.folder import PATIENCE, Folder, ModelError
+from amgc.model.info import Info, class_table, describe, summary
+from amgc.model.manifest import FUNCTION
 from amgc.model.names import checked_name, normal
+from amgc.model.parts import Job, first_samples
 from amgc.model.pictures import Given, Picture, PictureError, pictures
-from amgc.model.predict import Evaluation, Prediction, evaluate, predict
+from amgc.model.predict import Evaluation, Prediction, evaluate, labelled, predict
+from amgc.model.sharded import Engine, OnBadShard
+from amgc.model.sharded import Progress as ShardProgress
 from amgc.model.state import State
-from amgc.model.vectors import Function, Vectors, measured, name_of, vectors
-from amgc.text import plural
+from amgc.model.vectors import Function, vectors
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 
 OnCorrupt = Literal["error", "skip"]
 MOST_BYTES = 1 << 31  # of a model in a zip file
-ROWS = 20  # classes that a notebook shows
-LARGEST_SIDE = 2048  # maximum image size in pixels; a batch of 16 such images takes 0.8 GB
 
 
 class Model:
@@ -73,7 +74,7 @@ class Model:
         self._folder, self._state = folder, state
         self._writing = threading.RLock()  # between threads of this object; the folder's lock is between processes
         self.patience = patience
-        self._held: tuple[str, changes.Lesson] | None = None  # too few images, until there are enough; and their extractor
+        self._held = changes.Held()
 
     # ---- create and open ---------------------------------------------------------------------------------------------
 
@@ -112,43 +113,14 @@ class Model:
         options : further options of the extractor, as for `amgc run`: `amgc run --features NAME --help` documents them.
         """
         common = {"filters": filters, "draw": draw, "weights": None if weights is None else os.fspath(weights)}
-        extra: dict[str, Any] = {**options, **{option: value for option, value in common.items() if value is not None}}
-        if not fewest >= 1 or (fewest > 1 and privacy is not None):
-            raise ValueError(f"fewest must be at least 1, and 1 for private models, which need no more; not {fewest}.")
-        if privacy is not None:
-            features, covariance = private_choice(features, covariance, extra)
-        if isinstance(features, str | os.PathLike) or features is None:
-            function, given, scale = None, None if features is None else os.fspath(features), extractors.scale_of(features)
-            name, chosen = extractors.resolve(features, extra)
-        else:
-            function, given, scale = features, name_of(features), None
-            name, chosen = FUNCTION, extra
-        if name in (VECTORS, FUNCTION) and (chosen or size is not None):
-            settings = ", ".join([*chosen, *(["size"] if size is not None else [])])
-            raise ValueError(f"amgc does not compute these features, so it has no {settings} for them.")
-        if size is not None and not 8 <= size <= LARGEST_SIDE:
-            raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
-        extractor = None
-        if name not in ("", "patches", VECTORS, FUNCTION):
-            extractor = extractors.create(name, chosen, size, seed)
-            name = extractor.name
-        made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
-        if privacy is not None:
-            made["privacy"] = {field: value for field, value in asdict(privacy).items() if field != "centre"}
-            made["centre"] = privacy.centre
-        if fewest > 1:
-            made["fewest"] = fewest
-        about = {"name": name, "options": chosen, "given": given, "dim": None}
-        image = {"size": size, "scale": scale}
-        state = State(Manifest(made, about, image), function=function)
-        return cls.begin(path, state if extractor is None else _with_extractor(state, extractor))
+        chosen = {**options, **{option: value for option, value in common.items() if value is not None}}
+        return cls.begin(path, new_state(features, size, seed, covariance, privacy, fewest, chosen))
 
     @classmethod
     def begin(cls, path: str | os.PathLike[str], state: State) -> Model:
         """Create a model with the given state."""
         folder = Folder(path)
-        folder.check_free()
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.prepare()
         with folder.lock():
             folder.check_free()  # another process may have created a model meanwhile
             return cls(folder, state.write(folder))
@@ -157,22 +129,20 @@ class Model:
     def open(cls, path: str | os.PathLike[str], features: Function | None = None) -> Model:
         """Open the model in a folder.
 
-        features : the function that computes the features, if the model was created with one. Without it the model can be
-            described, changed and exported, but not learn from images or predict.
+        features : the function that computes the features, if the model was created with one. Without it, the model can be
+            described, changed and exported, but it cannot learn from images or predict.
         """
         folder = Folder(path)
         name = folder.manifest().features["name"]
         if features is not None and name != FUNCTION:
             raise ValueError(f"the features of the model in {str(folder.path)!r} are {name or 'not chosen'}, not a function.")
-        model = cls(folder, State.read(folder, function=features))
-        model._store_classifier()
-        return model
+        return cls(folder, State.read(folder, function=features).stored(folder))
 
     def refresh(self) -> bool:
         """Load changes made by other processes. Returns whether there were any."""
         with self._writing:
-            before, manifest = self._state, self._folder.manifest()
-            if _identity(manifest) != _identity(before.manifest):
+            before = self._state
+            if self._folder.manifest().identity != before.manifest.identity:
                 self._state = State.read(self._folder, before)
             return self._state is not before
 
@@ -223,49 +193,75 @@ class Model:
                 lesson, used = changes.collect(self._state, given, progress, on_corrupt), self._state.checksum
             with self._latest() as state:
                 if lesson is None or used != state.checksum:
-                    state = self._fitted(state, [picture for own in given.values() for picture in own])
+                    state = fitted(state, [picture for own in given.values() for picture in own])
                     lesson = changes.collect(state, given, progress, on_corrupt)
-                lesson, held = self._enough(state, lesson, hold)
+                # Features of an extractor that is not stored yet cannot be held for later.
+                lesson, held = self._held.add(state, lesson, hold and self._state.extractor is not None)
                 again = tuple(label for label in lesson.added if label in state.manifest.classes)
                 if lesson.added:
                     self._state = changes.learn(state, lesson).write(self._folder)
-        skipped = tuple((error.path, error.reason) for error in lesson.skipped)
-        seconds = time.monotonic() - start
-        return Learned(lesson.added, again, skipped, tuple(lesson.animated), seconds, tuple(lesson.repeated), held)
+        return lesson.result(again, held, time.monotonic() - start)
 
-    def _enough(self, state: State, lesson: changes.Lesson, hold: bool) -> tuple[changes.Lesson, dict[str, int]]:
-        """Return what can be learned now, and the number of images by class that are held instead."""
-        fewest = int(state.manifest.made.get("fewest", 1))
-        joined = self._held[1].joined(lesson) if self._held and self._held[0] == state.checksum else lesson
-        few = {label: count for label, count in joined.added.items() if count < fewest}
-        if not few:
-            self._held = None
-            return joined, {}
-        if not hold or self._state.extractor is None:  # features of an extractor that is not stored are worth nothing
-            name, count = next(iter(few.items()))
-            raise ModelError(
-                f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
-                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
-            )
-        self._held = state.checksum, joined
-        return replace(lesson, added={}), joined.added
+    def learn_shards(
+        self,
+        shards: Sequence[Shard],
+        engine: Engine = here,
+        *,
+        progress: Callable[[ShardProgress], None] = lambda _: None,
+        on_bad_shard: OnBadShard = "error",
+        chosen: Mapping[str, Any] | None = None,
+    ) -> Learned:
+        """Learn from shards, each read by one worker. The result does not depend on the number of workers.
+
+        Unreadable images are skipped. Copies of an image count once in a shard. Features that are fitted on the first images
+        are fitted on those of the first shards. If this process is killed, the same call goes on with the finished shards.
+
+        shards : of `amgc.data.shards.open_source`. engine : where the workers run; see `amgc.model.engines`.
+        on_bad_shard : "skip" leaves out shards that cannot be read in several tries. They are named in `Learned.bad_shards`.
+        chosen : settings with which the model was created, for `amgc learn`.
+        """
+        start = time.monotonic()
+        changes.check_can_learn(self._state)
+        sharded.check(self._state)
+        with self._writing, sharded.only_driver(self.path) as folder:
+            with self._latest() as state:
+                if state.extractor is None:
+                    first = [Picture(one.name, one.content) for one in first_samples(shards, extractors.FIT_IMAGES)]
+                    self._state = state = fitted(state, first).write(self._folder)
+            settings = dict(chosen or {})
+            plan = sharded.plan_of(state, Job(os.path.abspath(self.path), state.checksum), shards, settings)
+            kept = sharded.Kept(folder, plan)
+            if sharded.added_before(kept.found, plan, state):
+                sharded.remove(folder)
+                raise ModelError("these shards were learned already: an earlier call was stopped after it had added them.")
+            lesson, merged = sharded.collect(state, self.path, shards, engine, progress, on_bad_shard, settings)
+            with self._latest() as now:
+                if now.checksum != state.checksum:
+                    raise ModelError(f"the model in {str(self.path)!r} was replaced while it learned; repeat the command.")
+                again = tuple(label for label in lesson.added if label in now.manifest.classes)
+                changed = changes.learn(now, lesson)
+                kept.adding(now.manifest.generation, changed.class_counts)
+                self._state = changed.write(self._folder)
+            sharded.remove(folder)
+        bad = tuple((name, reason) for name, reason in merged.bad)
+        return replace(lesson.result(again, {}, time.monotonic() - start), bad_shards=bad)
 
     def forget(self, label: str) -> Model:
         """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains.
 
         This cannot be undone: no earlier state stays in the folder.
         """
-        with self._writing, self._latest() as state:
+        with self._latest() as state:
             edits.forget(self._folder, normal(label))
-            self._state = _solved(State.read(self._folder, state))
-            with suppress(OSError):  # the class is forgotten; whoever opens the model tries again
+            self._state = State.read(self._folder, state).solved()
+            with suppress(OSError):  # the class is forgotten; the next process that opens the model tries again
                 self._state = self._state.write(self._folder, undoable=False)
         return self
 
     def rename(self, label: str, new: str, *, join: bool = False) -> Model:
         """Rename a class. If another class has the name, `join` makes one class of both, as if learned as one."""
         old, name = normal(label), checked_name(new)
-        with self._writing, self._latest() as state:
+        with self._latest() as state:
             if join and name != old and name in state.manifest.classes:
                 edits.check_known(state.manifest, old)
                 self._state = changes.join(state, old, name).write(self._folder)
@@ -279,94 +275,52 @@ class Model:
 
         The folder stores one earlier state, so two changes in a row cannot be taken back.
         """
-        with self._writing, self._latest():
+        with self._latest():
             self._folder.undo()
             self.refresh()
         return self
 
     def drop_previous(self) -> Model:
-        """Delete the state before the last change from the folder. The change can then not be undone."""
-        with self._writing, self._latest():
+        """Delete the state before the last change from the folder. The change can no longer be undone."""
+        with self._latest():
             self._folder.drop_previous()
             self.refresh()
         return self
 
     def merge(self, other: Model) -> Model:
         """Add the classes of another model, as if its images had been learned here. Both need the same extractor."""
-        with self._writing, self._latest() as state:
+        with self._latest() as state:
             self._state = changes.merge(state, other._state).write(self._folder)
         return self
 
     @classmethod
     def merged(cls, models: Sequence[Model], path: str | os.PathLike[str]) -> Model:
         """Create a model in the folder `path` with the classes of several models, which do not change."""
-        state, *others = [model._state for model in models]
-        for other in others:
-            state = changes.merge(state, other)
-        made = state.manifest.made | {"by": "merge"}
-        manifest = replace(state.manifest, made=made, files={}, generation=0, created="", previous=None)
-        return cls.begin(path, replace(state, manifest=manifest))
+        return cls.begin(path, changes.merged([model._state for model in models]))
 
     @property
     def state(self) -> State:
-        """What the model is now. It never changes; `restore` returns to it."""
+        """The current state. It is never modified, so `restore` can return to it."""
         return self._state
 
     def restore(self, state: State) -> Model:
-        """Make the model what `state` says: an earlier state of this model, or that of another one."""
-        with self._writing, self._latest() as now:
-            same = {"extractor"} if state.checksum and state.checksum == now.checksum else set()
-            kept = {role: entry for role, entry in now.manifest.files.items() if role in same}
-            manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
-            self._state = state.with_function(state.function or now.function, manifest).write(self._folder)
+        """Replace the current state by an earlier one of this model, or by that of another model."""
+        with self._latest() as now:
+            self._state = changes.restored(state, now).write(self._folder)
         return self
 
     def remove_if_empty(self) -> None:
         """Delete the model if it has no classes, and its folder if nothing else is in it."""
-        with self._writing, self._latest() as state:
+        with self._latest() as state:
             if not state.manifest.classes:
                 self._folder.remove()
 
-    def _store_classifier(self) -> None:
-        """Solve for the classifier if the file has none, because `amgc forget` needs no torch, and store it for later readers.
-
-        A reader that may not write, or finds the folder locked or changed, goes on without.
-        """
-        state = self._state
-        if not isinstance(state.classifier, IncrementalClassifier) or state.classifier.is_solved:
-            return
-        _solved(state)
-        with suppress(OSError, ModelBusyError), self._folder.lock(0):
-            if _identity(self._folder.manifest()) == _identity(state.manifest):
-                self._state = state.write(self._folder, undoable=False)
-
     @contextmanager
     def _latest(self) -> Iterator[State]:
-        """Hold the folder's lock and give its current state."""
-        with self._folder.lock(self.patience):
+        """Hold the locks of this object and of its folder, and give the folder's current state."""
+        with self._writing, self._folder.lock(self.patience):
             self.refresh()
             yield self._state
-
-    def _fitted(self, state: State, first: Sequence[Picture]) -> State:
-        """Return the state with an extractor. If there is none yet, it is chosen for these images or fitted on them."""
-        if state.extractor is not None:
-            return state
-        features, size, seed = state.manifest.features, state.manifest.image["size"], int(state.manifest.made["seed"])
-        if features["name"] in (VECTORS, FUNCTION):
-            return _with_extractor(state, measured(features["name"], state.function, first))
-        name, options, seen = features["name"], features["options"], look(first)
-        if not name:
-            name, why = choose(seen, size)
-            options = extractors.defaults(name)
-            chosen = features | {"name": name, "options": options, "why": why}
-            state = replace(state, manifest=replace(state.manifest, features=chosen))
-        if name == "patches":
-            options, size = extractors.adapt(options, size, seen)
-        extractor = extractors.create(name, options, size, seed)
-        ready = _with_extractor(state, extractor)
-        if extractor.needs_fit:
-            extractors.fit(extractor, ready.frame, first, seed)
-        return ready
 
     def _given(self, given: Given, split: Split = "test") -> list[Picture]:
         """Return a list of images, or of vectors if the model takes these."""
@@ -384,18 +338,11 @@ class Model:
         return dict(self._state.manifest.classes)
 
     def __repr__(self) -> str:
-        return f"Model({str(self.path)!r}, {_summary(self._state)})"
+        return f"Model({str(self.path)!r}, {summary(self._state.manifest)})"
 
     def _repr_html_(self) -> str:
         """Return a table of the classes for notebooks."""
-        rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{count:,}</td></tr>" for name, count in list(self.classes.items())[:ROWS]
-        )
-        more = len(self.classes) - ROWS
-        rest = f"<tr><td>and {more:,} more</td><td></td></tr>" if more > 0 else ""
-        head = f"<p>Model in <code>{html.escape(str(self.path))}</code>: {html.escape(_summary(self._state))}</p>"
-        columns = f"<tr><th>class</th><th>{self._state.manifest.noun}s</th></tr>"
-        return f"{head}<table>{columns}{rows}{rest}</table>" if rows else head
+        return class_table(self.path, self._state.manifest)
 
     def predict(self, images: Given, top: int = 1, reject: float | None = None) -> list[Prediction]:
         """Return the `top` most likely classes of each image; images whose fit is below `reject` are marked as rejected."""
@@ -422,19 +369,8 @@ class Model:
 
         images : by class, as for `learn_all`, or in any other form with one of the `labels` for each.
         """
-        if isinstance(images, Mapping):
-            if labels is not None:
-                raise ValueError("images are given by class, so there must be no labels.")
-            by_class = {label: self._given(own) for label, own in images.items()}
-            labels = [label for label, own in by_class.items() for _ in own]
-            given = [picture for own in by_class.values() for picture in own]
-        elif labels is None:
-            raise ValueError("evaluate needs the labels of the images, or images by class as for learn_all.")
-        else:
-            given = self._given(images)
-        if len(given) != len(labels):
-            raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
-        return evaluate(self._state, given, [normal(label) for label in labels], reject, progress)
+        given, names = labelled(images, labels, self._given)
+        return evaluate(self._state, given, names, reject, progress)
 
     def info(self) -> Info:
         """Describe the model: classes, stored statistics and what is never stored."""
@@ -453,8 +389,7 @@ class Model:
     def unpacked(cls, content: bytes, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Model:
         """Create a model in the folder `path` from a zip file that `packed` made."""
         folder = Folder(path)
-        folder.check_free()
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.prepare()
         return cls.open(unpack(content, folder.path, most_bytes).path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
@@ -462,42 +397,3 @@ class Model:
         from amgc.model.export import export_onnx
 
         return export_onnx(self._state, path)
-
-
-def _summary(state: State) -> str:
-    """Describe a state in a few words."""
-    counts = state.manifest.classes
-    dim, name = state.manifest.features["dim"], state.manifest.features["name"]
-    images = f" from {plural(sum(counts.values()), state.manifest.noun)}" if any(counts.values()) else ""
-    made = plural(len(counts), "class") + images
-    return f"{made}, {f'{name} with {dim:,} features' if dim else 'features not fitted yet'}"
-
-
-def _solved(state: State) -> State:
-    """Solve for the classifier now, so that predictions do not wait."""
-    if isinstance(state.classifier, IncrementalClassifier):
-        _ = state.classifier.head_
-    return state
-
-
-def _identity(manifest: Manifest) -> tuple[Any, ...]:
-    """Return what differs between two states of a folder.
-
-    The files tell whether the folder was replaced by another model with the same number of changes.
-    """
-    return manifest.generation, manifest.files, manifest.previous is None
-
-
-def _with_extractor(state: State, extractor: Extractor | Vectors) -> State:
-    """Return the state with an extractor, and the image size and classifier parameters that follow from it."""
-    manifest = state.manifest
-    form = manifest.made["covariance"] or extractors.default_covariance(extractor)
-    size = extractor.image_shape[1] if isinstance(extractor, Extractor) else None
-    image: dict[str, int | None] = {**manifest.image, "size": size}
-    made = manifest.made | {"classifier": {"covariance": form}}
-    if privacy := made.get("privacy"):
-        centre = made.pop("centre")
-        if centre is None and isinstance(extractor, Extractor):
-            centre = extractors.public_centre(extractor)
-        made["classifier"] |= privacy | {"centre": centre}
-    return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from amgc.data.decode import CorruptImageError, decode_each, list_images, read_file, read_image, threads_for, to_pixels
+from amgc.data.decode import CorruptImageError, read_file, read_image, to_pixels
+from amgc.data.image_files import decode_each, list_images, threads_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +28,7 @@ SMALLEST = 4  # minimum number of pixels of the shorter side
 
 
 class PictureError(CorruptImageError):
-    """An input cannot be used as an image. `path` is its path, or its number among the inputs."""
+    """An input cannot be used as a picture. `path` is its path, or its number among the inputs."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from amgc.core.typicality import can_tell
 from amgc.features.extractor import Extractor
 from amgc.model.changes import Progress
 from amgc.model.folder import ModelError
-from amgc.model.pictures import Picture, PictureError
+from amgc.model.names import normal
+from amgc.model.pictures import Given, Picture, PictureError
 from amgc.model.state import FixedHead, State
 
 UNKNOWN = "unknown"
@@ -26,8 +28,8 @@ class Prediction:
 
     labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
     fit : how typical the image is of the first class: approximately the share of images of known classes that are less
-        typical of their own class. Near 0 for an image of no known class. None if it cannot be estimated, because there are
-        too few images or no class statistics.
+        typical of their own class. Near 0 for an image of no known class. None if there are too few images, or no class
+        statistics, to estimate it.
     rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
     source : path or number of the image.
     """
@@ -56,33 +58,45 @@ class Prediction:
 
 def predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
     """Yield a prediction for each image in order, or its error. Only one batch is in memory at a time."""
+    check_can_predict(state, top, reject)
+    return _predict(state, images, top, reject)
+
+
+def check_can_predict(state: State, top: int, reject: float | None) -> None:
+    """Raise an error if a model cannot answer such a request."""
     if state.classifier is None:
         raise ModelError("the model has no classes yet; learn some first.")
     if top < 1 or (reject is not None and not 0 <= reject <= 1):
         raise ValueError(f"top must be at least 1 and reject from 0 to 1; got top={top}, reject={reject}.")
     if reject is not None and isinstance(state.classifier, FixedHead):
         raise ModelError("this model cannot reject: it was created from a trained head and has no class statistics.")
-    return _predict(state, images, top, reject)
 
 
 def _predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
-    assert state.classifier is not None
-    names = [str(name) for name in state.classifier.classes_.tolist()]
-    far = state.extractor.far if isinstance(state.extractor, Extractor) else None
     for rows, features, errors in state.encoded(images):
         found: dict[int, Prediction | PictureError] = dict(errors)
         if rows:
-            shares = state.classifier.predict_proba(features.numpy())
-            order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
-            fits: list[float | None] = [None] * len(rows)
-            if not isinstance(state.classifier, FixedHead) and can_tell(state.classifier.statistics_):
-                fits = state.classifier.typicality(features.numpy(), far=far).tolist()
-            for at, (row, fit) in enumerate(zip(rows, fits, strict=True)):
-                labels = tuple(names[place] for place in order[at])
-                values = tuple(float(shares[at, place]) for place in order[at])
-                rejected = reject is not None and fit is not None and fit < reject
-                found[row] = Prediction(labels, values, fit, rejected, images[row].name)
+            found |= zip(rows, classify(state, features, [images[row].name for row in rows], top, reject), strict=True)
         yield from (found[row] for row in sorted(found))
+
+
+def classify(state: State, features: Tensor, sources: Sequence[str], top: int, reject: float | None) -> list[Prediction]:
+    """Return the predictions for features (n, d) of images with these names."""
+    assert state.classifier is not None
+    names = [str(name) for name in state.classifier.classes_.tolist()]
+    far = state.extractor.far if isinstance(state.extractor, Extractor) else None
+    shares = state.classifier.predict_proba(features.numpy())
+    order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
+    fits: list[float | None] = [None] * len(sources)
+    if not isinstance(state.classifier, FixedHead) and can_tell(state.classifier.statistics_):
+        fits = state.classifier.typicality(features.numpy(), far=far).tolist()
+    found = []
+    for at, (source, fit) in enumerate(zip(sources, fits, strict=True)):
+        labels = tuple(names[place] for place in order[at])
+        values = tuple(float(shares[at, place]) for place in order[at])
+        rejected = reject is not None and fit is not None and fit < reject
+        found.append(Prediction(labels, values, fit, rejected, source))
+    return found
 
 
 @dataclass(frozen=True)
@@ -161,8 +175,49 @@ class Evaluation:
         return about | ({} if self.reject is None else {"rejected": known, "rejected_unseen": others})
 
 
+def joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """Return the evaluations of several batches of images by one model as one."""
+    first = parts[0]
+    unseen: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.unseen.items():
+            unseen[name] = unseen.get(name, 0) + count
+
+    def array(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    return replace(
+        first,
+        confusion=np.sum([part.confusion for part in parts], axis=0),
+        confidence=array("confidence"),
+        correct=array("correct"),
+        fit=array("fit"),
+        unseen_fit=array("unseen_fit"),
+        unseen=unseen,
+        skipped=tuple(one for part in parts for one in part.skipped),
+    )
+
+
 def _or_none(share: float) -> float | None:
     return None if np.isnan(share) else share
+
+
+def labelled(
+    images: Given | Mapping[str, Given], labels: Sequence[str] | None, read: Callable[[Given], list[Picture]]
+) -> tuple[list[Picture], list[str]]:
+    """Return images and their labels, which are given by class or as two sequences. `read` makes a list of given images."""
+    if isinstance(images, Mapping):
+        if labels is not None:
+            raise ValueError("images are given by class, so there must be no labels.")
+        pairs = [(image, label) for label, own in images.items() for image in read(own)]
+        given, labels = [image for image, _ in pairs], [label for _, label in pairs]
+    elif labels is None:
+        raise ValueError("evaluate needs the labels of the images, or images by class as for learn_all.")
+    else:
+        given = read(images)
+    if len(given) != len(labels):
+        raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
+    return given, [normal(label) for label in labels]
 
 
 def evaluate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from amgc.core.parameters import DeviceError, check_parameters
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
 from amgc.model.extractors import encode_batches
-from amgc.model.folder import CLASSES, FUNCTION, MANIFEST, VECTORS, Folder, Manifest
+from amgc.model.folder import Folder, ModelBusyError
 from amgc.model.info import Contents
+from amgc.model.manifest import CLASSES, FUNCTION, MANIFEST, VECTORS, Manifest
 from amgc.model.pictures import Frame, Picture, PictureError
 from amgc.model.vectors import Function, Vectors
 
@@ -78,6 +80,24 @@ class State:
             return replace(self, manifest=manifest)
         extractor = replace(self.extractor, function=function) if isinstance(self.extractor, Vectors) else None
         return replace(self, manifest=manifest, extractor=extractor, function=function)
+
+    def solved(self) -> State:
+        """Return the state after solving for its classifier, so that the first prediction need not wait."""
+        if isinstance(self.classifier, IncrementalClassifier):
+            _ = self.classifier.head_
+        return self
+
+    def stored(self, folder: Folder) -> State:
+        """Solve for the classifier if the file has none, because `amgc forget` does not, and write it for later readers.
+
+        A reader that may not write, or finds the folder locked or changed, goes on without writing.
+        """
+        if isinstance(self.classifier, IncrementalClassifier) and not self.classifier.is_solved:
+            self.solved()
+            with suppress(OSError, ModelBusyError), folder.lock(0):
+                if folder.manifest().identity == self.manifest.identity:
+                    return self.write(folder, undoable=False)
+        return self
 
     @property
     def frame(self) -> Frame:
@@ -165,7 +185,7 @@ class State:
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
         classifier = self.classifier
         if isinstance(classifier, IncrementalClassifier) and classifier.statistics_.form == "lowrank":
-            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as whoever opens the folder gets it
+            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as in the file
         return replace(self, manifest=folder.change(changed, writers, undoable), classifier=classifier)
 
 
@@ -173,7 +193,7 @@ def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     about = {"is": "FixedHead" if isinstance(state.classifier, FixedHead) else "AMGCClassifier", "classifier": header}
-    tensor_files.write(path, CLASSES, about, {f"classifier/{name}": tensor for name, tensor in tensors.items()})
+    tensor_files.write(path, CLASSES, about, tensor_files.prefixed("classifier/", tensors))
 
 
 def _check_parameters(path: Path, manifest: Manifest) -> None:
@@ -184,7 +204,7 @@ def _check_parameters(path: Path, manifest: Manifest) -> None:
         if dim is not None and chosen.get("centre") is not None and len(chosen["centre"]) != dim:
             raise ValueError(f"the centre has {len(chosen['centre'])} numbers for {dim} features")
     except DeviceError:
-        pass  # of another machine; whoever learns is told
+        pass  # a device of another machine; `learn` reports it
     except files.MISFITS as error:
         raise files.FileFormatError(f"{str(path)!r} is damaged: made.classifier does not fit ({error}).") from error
 
@@ -193,7 +213,7 @@ def _read_classes(state: State, path: Path) -> State:
     header, tensors = tensor_files.read(path, CLASSES)
     try:
         kind = {"AMGCClassifier": IncrementalClassifier, "FixedHead": FixedHead}[header["is"]]
-        classifier: Any = kind.from_packed(header["classifier"], _under("classifier/", tensors))  # type: ignore[attr-defined]
+        classifier: Any = kind.from_packed(header["classifier"], tensor_files.without("classifier/", tensors))  # type: ignore[attr-defined]
         found = replace(state, classifier=classifier)
         dim = classifier.weight.shape[1] if isinstance(classifier, FixedHead) else classifier.n_features_in_
         if state.extractor is not None and dim != state.extractor.dim:
@@ -205,7 +225,3 @@ def _read_classes(state: State, path: Path) -> State:
         return found
     except files.MISFITS as error:
         raise files.misfit(path, error) from error
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from amgc.data.vectors import SUFFIXES, Split, is_vector_file, read_vectors
-from amgc.model.folder import VECTORS, ModelError
+from amgc.model.folder import ModelError
+from amgc.model.manifest import VECTORS
 from amgc.model.pictures import Picture, PictureError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class VectorError(PictureError):
 
 @dataclass(frozen=True)
 class Vectors:
-    """Takes the place of an extractor. Without a `function`, vectors of `dim` numbers are given instead of images."""
+    """Used instead of an extractor. Without a `function`, the user gives vectors of `dim` numbers instead of images."""
 
     name: str
     dim: int
@@ -57,7 +58,7 @@ class Vectors:
             array = np.empty((0, self.dim))
             if rows:
                 array = np.stack(found) if self.name == VECTORS else self._computed(found)
-            yield rows, torch.from_numpy(array), errors
+            yield rows, torch.tensor(array), errors  # in torch's memory: see tensor_files._copies
 
     def _checked(self, given: Picture) -> NDArray[Any]:
         if len(given.source) != self.dim:
@@ -82,7 +83,7 @@ class Vectors:
 
 
 def measured(name: str, function: Function | None, first: Sequence[Picture]) -> Vectors:
-    """Return it for the number of features of the first vector, or of the first readable image."""
+    """Return `Vectors` with as many features as the first vector or the first readable image has."""
     if name == VECTORS:
         return Vectors(name, len(first[0].source))
     error: PictureError | None = None
@@ -151,8 +152,8 @@ def vectors(given: Any, split: Split = "test") -> list[Picture]:
 def _from_file(path: str, split: Split) -> list[Picture]:
     if not is_vector_file(path):
         raise ModelError(
-            f"this model takes vectors, not images: {path!r} is no file of vectors ({', '.join(SUFFIXES)}). Its features were "
-            "given as vectors when it was created."
+            f"this model takes vectors, not images: {path!r} is not a file of vectors ({', '.join(SUFFIXES)}). Its features "
+            "were given as vectors when it was created."
         )
     found = vectors(read_vectors(path, split).vectors)
     return [Picture(f"{path}, row {row}", one.source) for row, one in enumerate(found)]

@@ -16,7 +16,7 @@ from amgc.text import DASH, byte_size, duration, percent, printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MAX_TASKS = 8  # tasks that have a column of their own
+MAX_TASKS = 10  # maximum number of tasks with their own column
 RANKED = 5  # number of best and of worst classes that are listed
 
 
@@ -37,7 +37,7 @@ def accuracy_table(runs: Sequence[RunRecord], width: int = WIDTH) -> Table:
         if sum(max(map(len, column)) + 3 for column in zip(header, *rows, strict=True)) < width:  # 3: Markdown's gap
             break
     defined = [("Tn", DEFINITIONS["Tn"]), *[(name, DEFINITIONS[name]) for name in header if name in DEFINITIONS]]
-    return Table(header, rows, definitions=defined, notes=_notes(runs))
+    return Table(header, rows, definitions=defined, notes=[*_notes(runs), *_left_out(tasks, count)])
 
 
 def details(run: RunRecord, width: int = WIDTH) -> RenderableType:
@@ -55,6 +55,7 @@ def details(run: RunRecord, width: int = WIDTH) -> RenderableType:
         backward = f"BWT {percent(run.metrics.backward_transfer)}"
         shown = [("1, 2, …", "matrix"), ("all", "Tn"), ("old", "old"), ("new", "new"), (backward, "BWT")]
         parts += ["", definition_list([(name, DEFINITIONS[key]) for name, key in shown])]
+        parts += [Text(note) for note in _left_out(_matrix_tasks(run, width), run.done)]
         parts += ["", Text("Classes", style="bold"), _classes(run)]
         parts += ["", definition_list([("accuracy", DEFINITIONS["per class"])])]
     return Group(*parts)
@@ -93,10 +94,21 @@ def _notes(runs: Sequence[RunRecord]) -> list[str]:
     return notes
 
 
+def _left_out(tasks: Sequence[int], count: int) -> list[str]:
+    """Say that some of `count` tasks have no column."""
+    if len(tasks) == count:
+        return []
+    return [f"{len(tasks)} of {count} tasks have a column; LA, AIA and forgetting include all tasks."]
+
+
+def _matrix_tasks(run: RunRecord, width: int) -> list[int]:
+    return evenly(run.done, max(2, width // 7 - 4))
+
+
 def _matrix(run: RunRecord, width: int) -> RenderableType:
     """Return accuracies after each task (rows) on all, old and new classes and on those of each task (columns)."""
     metrics = run.metrics
-    tasks = evenly(run.done, max(2, width // 7 - 4))
+    tasks = _matrix_tasks(run, width)
     rows = []
     for row in tasks:
         seen = (metrics.accuracy[row], metrics.old_accuracy[row], metrics.new_accuracy[row])

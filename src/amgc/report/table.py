@@ -160,7 +160,7 @@ def as_markdown(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """Write a table as a LaTeX table environment for booktabs; values for comparison are in a line of their own."""
+    """Write a table as a LaTeX table environment for booktabs; values for comparison are on a separate line."""
     count = len(table.header) - 1
     star = "*" if count > 4 else ""  # a wide table spans both columns of a page
     lines = [

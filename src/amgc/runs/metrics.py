@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-# One-line definitions, shown wherever a metric is shown.
+# One-line definitions, shown with every metric.
 DEFINITIONS = {
     "Tn": "accuracy after task n on the test images of all classes seen by then",
     "LA": "last accuracy, on the test images of all seen classes after the last task",
@@ -84,7 +84,7 @@ class Metrics:
             if total < 1:
                 raise ValueError(f"{where} has {total} test images, so it has no accuracy; leave it out or add some.")
             if not 0 <= correct <= total:
-                raise ValueError(f"{where} has {correct} of {total} test images right; correct goes from 0 to total.")
+                raise ValueError(f"{where} has {correct} of {total} test images right; correct must be from 0 to total.")
             if task and label < self.seen[task - 1] and total != self.total[task - 1][label]:
                 raise ValueError(
                     f"{where} has {total} test images, but {self.total[task - 1][label]} after the task before; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,13 +17,15 @@ from starlette.requests import ClientDisconnect
 
 import amgc
 from amgc.core.expected import ENOUGH
-from amgc.data.decode import available_cores
+from amgc.data.image_files import available_cores
 from amgc.model import Info, Model
 from amgc.model.names import normal
 from amgc.serve import schemas
+from amgc.serve.batching import Batcher
 from amgc.serve.downloads import EXAMPLE, VECTOR_EXAMPLE, check_replacement, onnx_file, opened
 from amgc.serve.errors import ApiError, api_error
 from amgc.serve.guard import Guard, Settings
+from amgc.serve.metrics import Metrics, Observed, ReadOnly, resident_bytes
 from amgc.serve.reference import reference
 from amgc.serve.schemas import binary, error_responses, form, zip_body
 from amgc.serve.update_queue import UpdateQueue
@@ -36,24 +39,43 @@ the old one in one step."""
 GUARD_ERRORS = (403, 429)  # errors that the guard may return for any API request
 
 
-def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
-    """Create the application for a model."""
+def create_app(
+    model: Model,
+    settings: Settings | None = None,
+    metrics: Metrics | None = None,
+    read_only: bool = False,
+    log: bool = False,
+) -> FastAPI:
+    """Create the application for a model. `metrics` are shared by processes that serve the same model."""
     settings = settings or Settings()
     limits, noun = settings.limits, model.state.manifest.noun
     updates = UpdateQueue(model, limits.waiting)
-    workers = Workers(available_cores())
+    workers, metrics = Workers(available_cores()), metrics or Metrics()
+    batcher = Batcher(model, workers, metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         updates.start()
+        batcher.start()
         yield
+        batcher.close()
         await asyncio.to_thread(updates.close)
+
+    def gauges() -> dict[str, float]:
+        memory = {"resident_memory_bytes": resident_bytes()}
+        return {"classes": len(updates.info.classes), "model_generation": updates.info.generation} | memory
+
+    def ready() -> bool:
+        return not updates.closing.is_set() and updates.problem is None
 
     app = FastAPI(
         title="amgc", version=amgc.__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.updates = updates
     app.add_middleware(Guard, settings=settings)
+    if read_only:
+        app.add_middleware(ReadOnly)
+    app.add_middleware(Observed, metrics=metrics, ready=ready, log=log)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
     guarded = (*GUARD_ERRORS, 401) if settings.token is not None else GUARD_ERRORS
@@ -90,18 +112,17 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         work = Work(updates.closing)
         pictures, _ = await samples(request, work)
 
-        def answer() -> schemas.Predictions:
-            if noun == "image":
-                _, refused = split_by_size(pictures, limits)
+        try:
+            if noun == "vector":
+                found = await work.result(request, workers.submit(model.predict, pictures, options.top, options.reject))
+            else:
+                _, refused = await asyncio.wrap_future(workers.submit(split_by_size, pictures, limits))
                 if refused:
                     raise ApiError(413, str(refused[0]))
-            found = model.predict(pictures, options.top, options.reject)
-            return schemas.Predictions(answers=[schemas.Prediction.model_validate(one.to_json()) for one in found])
-
-        try:
-            return await work.result(request, workers.submit(answer))
+                found = await work.result(request, batcher.submit(pictures, options.top, options.reject))
         except Exception as error:
             raise api_error(error) from error
+        return schemas.Predictions(answers=[schemas.Prediction.model_validate(one.to_json()) for one in found])
 
     @app.post(
         "/api/learn",
@@ -130,6 +151,7 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
             known_before=bool(learned.again),
             skipped=skipped,
             repeated=list(learned.repeated),
+            learned_before=list(learned.learned_before),
             seconds=learned.seconds,
         )
 
@@ -213,6 +235,13 @@ def create_app(model: Model, settings: Settings | None = None) -> FastAPI:
         check_replacement(model.state, state)
         await _finished(updates.replace(state))
         return schemas.OpenResult(classes=len(updates.info.classes))
+
+    @app.get("/metrics", include_in_schema=False)
+    async def numbers(request: Request) -> Response:
+        given, wanted = request.headers.get("authorization", ""), f"Bearer {settings.token}"
+        if settings.token is not None and not secrets.compare_digest(given.encode(), wanted.encode()):
+            raise ApiError(401, "Send the token as a bearer token.")
+        return Response(metrics.text(gauges()), media_type="text/plain; version=0.0.4")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from amgc.files import FileFormatError
 from amgc.model import Model
-from amgc.model.folder import FUNCTION
+from amgc.model.manifest import FUNCTION
 from amgc.model.state import State
 from amgc.serve.errors import ApiError
 

@@ -33,7 +33,7 @@ class StoppedError(ApiError):
 
 
 class AbandonedError(ApiError):
-    """The client has disconnected. Nobody gets the response."""
+    """The client has disconnected and cannot receive the response."""
 
     def __init__(self) -> None:
         super().__init__(400, "The client has disconnected.")

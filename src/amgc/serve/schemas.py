@@ -73,6 +73,7 @@ class LearnResult(Exact):
     known_before: bool = Field(description="whether the class was known before")
     skipped: list[Skipped] = Field(description="unreadable images")
     repeated: list[str] = Field(description="copies of other images of the request, which count once")
+    learned_before: list[str] = Field(description="images that the class has probably learned before; they count twice")
     seconds: float = Field(ge=0)
 
 

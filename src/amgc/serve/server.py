@@ -11,11 +11,14 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from amgc.model import Model
 from amgc.serve.app import create_app
 from amgc.serve.connections import MOST, Connection
 from amgc.serve.guard import LOCAL_NAMES, Limits, Settings, is_loopback
+from amgc.serve.metrics import Metrics, log_to_stderr
+from amgc.serve.replicas import serve_replicas
 from amgc.serve.update_queue import UpdateQueue
 
 MIN_TOKEN_LENGTH = 16  # minimum number of characters of a token
@@ -25,20 +28,59 @@ OTHER_FILES = 200  # files that may be open besides connections
 
 
 def serve(
-    model: Model, host: str, port: int, token: str | None, limits: Limits, started: Callable[[str, str | None], None]
+    model: Model,
+    host: str,
+    port: int,
+    token: str | None,
+    limits: Limits,
+    started: Callable[[str, str | None], None],
+    workers: int = 0,
+    log: bool = False,
 ) -> None:
-    """Serve a model. `started` is called with the address, and the token if one was generated."""
-    local = is_loopback(host)
+    """Serve a model. `started` is called with the address, and the token if one was generated.
+
+    workers : with at least one, so many processes answer, and the model cannot be changed here. log : write a line for each
+        request to stderr.
+    """
     if token is not None and len(token) < MIN_TOKEN_LENGTH:
         raise ValueError(
             f"the token has {len(token)} characters; use at least {MIN_TOKEN_LENGTH}, or omit it to have one generated."
         )
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
         raise ValueError("the token must be printable ASCII without spaces at its ends; browsers cannot send other tokens.")
-    generated = secrets.token_urlsafe(24) if token is None and not local else None
-    bound = bind(host, port)
-    names = (*LOCAL_NAMES, in_url(host)) if local else None
-    app = create_app(model, Settings(token or generated, names, limits))
+    if workers < 0:
+        raise ValueError(f"workers must not be negative, but is {workers}.")
+    generated = secrets.token_urlsafe(24) if token is None and not is_loopback(host) else None
+    with bind(host, port) as bound:
+        where = address(host, bound.getsockname()[1])
+        if workers:
+            ready = lambda: started(where, generated)  # noqa: E731
+            path = os.path.abspath(model.path)
+            serve_replicas(path, workers, bound, host, token or generated, limits, log, ready)
+            return
+        app = make_app(model, host, token or generated, limits, log=log)
+        started(where, generated)
+        listen(app, bound)
+
+
+def make_app(
+    model: Model,
+    host: str,
+    token: str | None,
+    limits: Limits,
+    metrics: Metrics | None = None,
+    read_only: bool = False,
+    log: bool = False,
+) -> FastAPI:
+    """Create the application for an address."""
+    names = (*LOCAL_NAMES, in_url(host)) if is_loopback(host) else None
+    if log:
+        log_to_stderr()
+    return create_app(model, Settings(token, names, limits), metrics, read_only, log)
+
+
+def listen(app: FastAPI, bound: socket.socket) -> None:
+    """Answer requests until SIGINT or SIGTERM. What has begun is finished."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -52,10 +94,8 @@ def serve(
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the error
-    with bound:
-        started(address(host, bound.getsockname()[1]), generated)
-        allow_open_files(MOST + BACKLOG + OTHER_FILES)
-        Server(config, app.state.updates).run(sockets=[bound])
+    allow_open_files(MOST + BACKLOG + OTHER_FILES)
+    Server(config, app.state.updates).run(sockets=[bound])
 
 
 class Server(uvicorn.Server):

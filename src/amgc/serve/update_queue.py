@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -71,6 +72,8 @@ class UpdateQueue:
 
     def stop(self) -> None:
         self.closing.set()
+        with suppress(queue.Full):  # else the thread is busy and will look
+            self._jobs.put_nowait(lambda: None)  # the thread may be waiting for a job
 
     def close(self) -> None:
         self.stop()

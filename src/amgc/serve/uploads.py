@@ -31,7 +31,7 @@ MAX_FILE_NAME = 200  # characters of a file name that are kept for messages
 
 @dataclass
 class Upload(Picture):
-    """An uploaded image. `check` is called before it is decoded, and raises an error if nobody waits for the result."""
+    """An uploaded image. `check` is called before it is decoded, and raises an error if the client has disconnected."""
 
     check: Callable[[], None] = lambda: None
 

@@ -1,4 +1,4 @@
-"""Threads that answer requests, and the end of work for which nobody waits."""
+"""Threads that answer requests. Work is cancelled if the client has disconnected."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from amgc.cli.errors import STOPPED, UsageError
 from amgc.cli.jobs.worker import Job, logged_work
 
 RAY_RETRIES = 5  # of a job whose worker process was killed
-UNLIMITED = 10_000  # jobs at a time; a cluster has a queue of its own
+UNLIMITED = 10_000  # jobs at a time; a cluster has its own queue
 
 
 class Running(Protocol):
@@ -60,7 +60,7 @@ class Local(Executor):
 
 
 class LocalJob:
-    """A process in a session of its own, so that Ctrl-C in the terminal reaches only the scheduler, which stops the jobs."""
+    """A process in its own session, so that Ctrl-C in the terminal reaches only the scheduler, which stops the jobs."""
 
     def __init__(self, job: Job) -> None:
         warnings = [f"-W{option}" for option in sys.warnoptions]

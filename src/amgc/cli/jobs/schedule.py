@@ -50,7 +50,7 @@ class Work:
             self.run, self.read_at = self.cell.record(), time.monotonic()
 
 
-def carry_out(
+def run_all(
     works: Sequence[Work], executor: Executor, environment: dict[str, str], watch: Watch, show: Callable[[], None]
 ) -> None:
     """Run all cells until they are done or have failed, or `watch.stop` is set. `show` is called after every poll."""
@@ -59,7 +59,7 @@ def carry_out(
         while True:
             running = [one for one in works if one.state == "running"]
             for one in running:
-                settle(one, stopping=watch.stop)
+                poll(one, stopping=watch.stop)
             if not watch.stop:
                 start(works, executor, environment)
             elif not asked:
@@ -79,7 +79,7 @@ def carry_out(
         raise
 
 
-def settle(one: Work, stopping: bool) -> None:
+def poll(one: Work, stopping: bool) -> None:
     """Poll a job and update the state of its cell."""
     assert one.job is not None
     ended = one.job.poll()

@@ -28,7 +28,7 @@ NEEDED = ("train_x", "train_y", "test_x", "test_y")
 def stratified(labels: NDArray[np.int64], share: float, seed: int, names: tuple[str, ...]) -> NDArray[np.bool_]:
     """Return a mask (n,) of the test rows: about `share` of each class, at least one, at most all but one.
 
-    Each class has a random state of its own, made from the seed and its name. Adding a class does not change how the
+    Each class has its own random state, derived from the seed and its name. Adding a class does not change how the
     others are split.
     """
     if not 0 < share < 1:
@@ -88,9 +88,7 @@ def _digits_table() -> NDArray[np.float64]:
 class NpzOptions:
     """Options of an `.npz` file."""
 
-    layout: Literal["auto", "nhwc", "nchw"] = option(
-        "auto", "order of the axes of images; needed where the shape does not tell"
-    )
+    layout: Literal["auto", "nhwc", "nchw"] = option("auto", "order of the axes of images; needed if the shape is ambiguous")
 
 
 @data_set("npz", NpzOptions(), root="required")

@@ -56,7 +56,7 @@ class SubsetOptions(Reading):
 @data_set("folder", FolderOptions(), root="required")
 def folder(root: Path, options: FolderOptions) -> Dataset:
     """folder:PATH, your own images: train/CLASS/* and test/CLASS/* (or val/), or CLASS/* to be split."""
-    from amgc.data.decode import list_folders
+    from amgc.data.image_files import list_folders
 
     advice = "folder:PATH takes a folder with one sub-folder per class, or with train/ and test/."
     _need(root, advice)
@@ -120,11 +120,11 @@ def imagenet_subset(root: Path, options: SubsetOptions) -> Dataset:
 
     Of 1,000 classes, sorted by wnid, those at the positions listed in `imagenet-subset.txt` are used: the first 100
     after numpy's shuffle with seed 1993, as in PyCIL and its predecessors. Other lists are in use, and results do not
-    compare across lists. A folder of 100 classes is used as it is. Images are stored at 256 pixels, from which `Augment`
+    compare across lists. A folder of 100 classes is used unchanged. Images are stored at 256 pixels, from which `Augment`
     crops 224. For testing this equals PyCIL's Resize(256), CenterCrop(224). In training the random resized crop is taken
     from the stored square; PyCIL takes it from the whole photograph.
     """
-    from amgc.data.decode import list_folders
+    from amgc.data.image_files import list_folders
 
     advice = "An ImageNet folder has train/WNID/* and val/WNID/*, one folder per class in both."
     places = (root, root / "imagenet", root / "imagenet100")
@@ -196,7 +196,7 @@ def _need(path: Path, advice: str) -> None:
 
 
 def _images(folder: Path, advice: str) -> list[Path]:
-    from amgc.data.decode import list_images
+    from amgc.data.image_files import list_images
 
     _need(folder, advice)
     found = list_images(folder)
@@ -207,7 +207,7 @@ def _images(folder: Path, advice: str) -> list[Path]:
 
 def _classes(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     """Return class names and pairs (file, label) of a folder with one sub-folder per class."""
-    from amgc.data.decode import list_folders
+    from amgc.data.image_files import list_folders
 
     folders = list_folders(root)
     if not folders:
@@ -215,7 +215,7 @@ def _classes(root: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     for part in folders:
         if not is_text(part.name):
             raise ValueError(f"the name of the class folder {str(part)!r} is not UTF-8, so no file can hold it; rename it.")
-    advice = "Each class has a folder of its own."
+    advice = "Each class needs its own folder."
     found = [(path, label) for label, part in enumerate(folders) for path in _images(part, advice)]
     return tuple(part.name for part in folders), found
 
@@ -241,7 +241,7 @@ def _assemble(
     import torch
 
     from amgc.data.cache import read_files
-    from amgc.data.decode import Files
+    from amgc.data.image_files import Files
     from amgc.data.images import Dataset, Images, size_in_bytes
 
     entries = [*train, *test]

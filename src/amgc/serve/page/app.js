@@ -3,6 +3,7 @@
 import { ask, startAsk } from "/ask.js";
 import { begin, forgetLastUsed, lastUsed, startCards } from "/cards.js";
 import { $, api, attempt, confirmed, count, make, percent, save, say, takeToken } from "/parts.js";
+import { chosen } from "/pictures.js";
 import { keepLooking, look, noun, state, watch } from "/state.js";
 
 takeToken();
@@ -17,7 +18,7 @@ document.addEventListener("paste", ({ clipboardData }) => {
   const files = [...clipboardData.files];
   if (!files.length || noun() === "vector") return;
   if (lastUsed) begin([[lastUsed, files]]);
-  else ask(files);
+  else ask(chosen(files));
 });
 
 // ---- a model of vectors is taught and asked by programs -----------------------------------------------------------------
@@ -38,11 +39,11 @@ watch(({ classes, quality, enough, changeable }) => {
   if (quality) {
     const low = Math.max(0, quality.accuracy - quality.margin), high = Math.min(1, quality.accuracy + quality.margin);
     figure = `about ${percent(quality.accuracy)}`;
-    text = `of new ${noun()}s like these would be named correctly; it may be ${percent(low).replace(" %", "")} to ${percent(high).replace(" ", "\u00a0")}.`;
-    if (quality.margin < 0.1 && quality.confusion >= 0.01) {
+    text = `of new ${noun()}s like these would be named correctly; it may be ${percent(low).replace("\u00a0%", "")} to ${percent(high)}.`;
+    if (quality.margin < 0.2 && quality.confusion >= 0.01) {
       const [one, other] = quality.confused;
       pair = `It confuses “${one}” and “${other}” most: about ${percent(quality.confusion)} of one pass for the other. More ${noun()}s of these help most.`;
-    } else if (quality.margin >= 0.1) pair = `With 20 ${noun()}s of each class it can say more.`;
+    } else if (quality.margin >= 0.2) pair = `With more ${noun()}s of each class it can say more.`;
   } else if (!changeable) text = "This model cannot tell: it has no statistics of its classes.";
   else if (classes.length < 2) text = "That can be said when it knows two classes.";
   else text = `Too few ${noun()}s to say: each class needs ${enough} or more.`;

@@ -2,7 +2,7 @@
 
 import { $, Refused, api, attempt, count, make, percent, save, say, thumbnail } from "/parts.js";
 import { begin, named } from "/cards.js";
-import { capture, choosable, closeCamera, droppable, form, openCamera, portions } from "/pictures.js";
+import { capture, choosable, closeCamera, droppable, form, leftOut, openCamera, portions, split } from "/pictures.js";
 import { state, watch } from "/state.js";
 
 const TOP = 5; // classes shown with an answer
@@ -21,7 +21,7 @@ function inWords({ answer, fit, classes }) {
     return { title: answer, text: `${why} whether this is something else.` };
   }
   if (fit < UNLIKE) {
-    const few = fit < 0.01 ? "Fewer than 1 %" : `Only about ${percent(fit)}`;
+    const few = fit < 0.01 ? "Fewer than 1\u00a0%" : `Only about ${percent(fit)}`;
     const text = `The nearest is “${classes[0].label}”. ${few} of pictures of what it knows are less typical.`;
     return { title: "Unlike anything it has learned", text, kind: "none" };
   }
@@ -30,24 +30,27 @@ function inWords({ answer, fit, classes }) {
 
 // ---- pictures -----------------------------------------------------------------------------------------------------------
 
-/** Ask about any number of pictures. Those of one call are shown in their order, above earlier ones. */
-export function ask(files) {
-  asking = asking.then(() => askNow(files)).catch((error) => console.error(error));
-  return asking;
+/** Ask about any number of pictures, { file, path }. Those of one call are shown in their order, above earlier ones. */
+export function ask(found) {
+  const { pictures, left } = split(found), others = leftOut(left);
+  if (!pictures.length) return say($("ask-said"), `There are no pictures. ${others}`, true);
+  asking = asking.then(() => askNow(pictures, others)).catch((error) => console.error(error));
 }
 
-async function askNow(files) {
+async function askNow(pictures, others) {
+  const files = pictures.map(({ file }) => file), paths = new Map(pictures.map(({ file, path }) => [file, path]));
   const place = $("ask-said"), list = $("answers"), before = list.firstElementChild, rows = [];
   let done = 0;
   const bar = $("ask-bar");
   const show = (file, words, answer = null) => {
-    rows.push({ file, words, answer });
-    list.insertBefore(answerCard(file, words), before);
+    rows.push({ path: paths.get(file), words, answer });
+    list.insertBefore(answerCard(file, paths.get(file), words), before);
     list.classList.toggle("many", list.children.length > FEW);
     Object.assign(bar, { max: files.length, value: ++done });
   };
   const refused = (text) => ({ title: "No answer", text, kind: "bad", classes: [] });
   $("ask-progress").hidden = files.length < 2;
+  $("ask-clear").disabled = true; // the place of these answers is in front of the earlier ones
   Object.assign(bar, { max: files.length, value: 0 });
   say(place, files.length > 1 ? `Looking at ${count(files.length, "picture")} …` : `Looking at ${files[0].name} …`);
   const limits = state.known?.limits ?? { upload_mb: 8, images: 1 };
@@ -61,10 +64,11 @@ async function askNow(files) {
   }
   results = [...rows, ...results];
   $("ask-progress").hidden = true;
+  $("ask-clear").disabled = false;
   $("ask-tools").hidden = false;
   $("ask-sum").textContent = count(results.length, "picture");
-  say(place, "");
-  const told = rows.length === 1 ? `${rows[0].file.name}: ${rows[0].words.title}. ${rows[0].words.text}` : `${count(rows.length, "picture")} answered.`;
+  say(place, others);
+  const told = rows.length === 1 ? `${rows[0].path}: ${rows[0].words.title}. ${rows[0].words.text}` : `${count(rows.length, "picture")} answered.`;
   place.append(make("span", { className: "unseen", textContent: told }));
 }
 
@@ -97,7 +101,7 @@ function bars(list, classes, order = null) {
   });
 }
 
-function answerCard(file, words) {
+function answerCard(file, path, words) {
   const list = make("ol", { className: "bars", hidden: !words.classes.length });
   bars(list, words.classes);
   const text = make(
@@ -105,7 +109,7 @@ function answerCard(file, words) {
     make("h3", { dir: "auto", textContent: words.title }), list, make("p", { className: "soft", textContent: words.text }),
     ...(words.classes.length && state.known?.changeable ? [correction(() => file, words.title)] : []),
   );
-  return make("li", { className: words.kind ?? "", title: file.name }, thumbnail(file, file.name), text);
+  return make("li", { className: words.kind ?? "", title: path }, thumbnail(file, path), text);
 }
 
 /** “No, this is …”: teach the picture to a class. */
@@ -147,8 +151,8 @@ function table() {
   const cell = (value) => `"${String(safe(value) ?? "").replaceAll('"', '""')}"`;
   const most = Math.max(1, ...results.map(({ words }) => words.classes.length));
   const head = ["picture", "answer", "fit", ...Array.from({ length: most }, (_, at) => [`class ${at + 1}`, `probability ${at + 1}`]).flat()];
-  const rows = results.map(({ file, words, answer }) => [
-    file.webkitRelativePath || file.name, words.title, answer?.fit ?? "", ...words.classes.flatMap(({ label, probability }) => [label, probability]),
+  const rows = results.map(({ path, words, answer }) => [
+    path, words.title, answer?.fit ?? "", ...words.classes.flatMap(({ label, probability }) => [label, probability]),
   ]);
   return [head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
@@ -220,9 +224,8 @@ function pressed(on) {
 // ---- start --------------------------------------------------------------------------------------------------------------
 
 export function startAsk() {
-  const take = (found) => ask(found.map(({ file }) => file));
-  droppable($("ask-zone"), $("ask"), take);
-  choosable($("ask-files"), take);
+  droppable($("ask-zone"), $("ask"), ask);
+  for (const id of ["ask-files", "ask-folder"]) choosable($(id), ask);
   $("live-toggle").addEventListener("click", toggleLive);
   $("live-correct").append(correction(() => frame, ""));
   $("ask-table").addEventListener("click", () => save(new Blob(["\ufeff", table()], { type: "text/csv" }), "answers.csv"));

@@ -1,7 +1,7 @@
 // The cards: one for each class, with its name, its pictures of this visit, and the ways to add more.
 
-import { $, Refused, api, attempt, confirmed, count, make, say, thumbnail } from "/parts.js";
-import { capture, choosable, closeCamera, droppable, form, openCamera, portions, sorted } from "/pictures.js";
+import { $, Refused, api, attempt, confirmed, count, listed, make, say, thumbnail } from "/parts.js";
+import { capture, choosable, closeCamera, droppable, form, leftOut, openCamera, portions, sorted } from "/pictures.js";
 import { look, noun, state, watch } from "/state.js";
 
 const SHOWN = 60; // views of pictures on a card
@@ -11,7 +11,8 @@ const LONGEST = 100; // pictures of one recording
 const cards = []; // in the order of the page
 let made = 0; // number of cards made so far
 let queue = Promise.resolve(); // lessons run one after another
-let lastLesson = ""; // the newest lesson that was finished
+let lastLesson = ""; // the newest lesson that was finished; "" if something else was changed since
+let lastName = null; // the newest change of a name: { from, to, card, views }, `views` if the card was joined with another
 export let lastUsed = null; // the card that was used last, or null; pasted pictures go there
 
 export const forgetLastUsed = () => { lastUsed = null; };
@@ -48,7 +49,7 @@ class Card {
     const words = {
       ".name": `Name of the class ${this.label}`, ".files": `Choose pictures of ${this.label}`, ".folder": `Choose a folder of pictures of ${this.label}`,
       ".camera": `Camera for ${this.label}`, ".forget": `${this.known ? "Forget" : "Remove"} ${this.label}`, ".hold": `Hold to record ${this.label}`,
-      ".done": `Close the camera for ${this.label}`, video: `What the camera sees, for ${this.label}`, ".thumbs": `Pictures of ${this.label} of this visit`,
+      ".done": `Done with the camera for ${this.label}`, video: `What the camera sees, for ${this.label}`, ".thumbs": `Pictures of ${this.label} of this visit`,
       progress: `Progress of learning ${this.label}`,
     };
     for (const [selector, text] of Object.entries(words)) this.find(selector).setAttribute("aria-label", text);
@@ -113,7 +114,12 @@ class Card {
       this.label = from;
       return this.showName();
     }
-    if (join) this.remove();
+    lastLesson = "";
+    lastName = { from, to, card: this, views: join ? [...this.find(".thumbs").children] : null };
+    if (join) {
+      other.adopt(lastName.views);
+      this.remove();
+    }
     await look();
     if (!join) this.show();
     say(place, join ? `Joined “${from}” with “${to}”.` : `Renamed “${from}” to “${to}”.`);
@@ -141,6 +147,14 @@ class Card {
     $("teach-title").focus(); // the focused button is gone
   }
 
+  /** Move the card in front of another one, if there is one. */
+  moveBefore(other) {
+    if (!other) return;
+    cards.splice(cards.indexOf(this), 1);
+    cards.splice(cards.indexOf(other), 0, this);
+    other.element.before(this.element);
+  }
+
   remove() {
     const focused = this.element.contains(document.activeElement);
     closeCamera(this.find("video"));
@@ -159,6 +173,12 @@ class Card {
     const lessons = own.length ? [[this, own]] : [];
     for (const { name, files } of folders.filter(({ below }) => below)) lessons.push([named(name), files]);
     begin(lessons, left, this.said);
+  }
+
+  /** Show views of another card, whose class is now a part of this one. */
+  adopt(views) {
+    this.find(".thumbs").append(...views);
+    this.find(".thumbs").hidden = !this.find(".thumbs").children.length;
   }
 
   /** Show pictures on the card; return the view of each. */
@@ -210,7 +230,11 @@ class Card {
       event.preventDefault();
       if (!event.repeat) start();
     });
-    hold.addEventListener("keyup", (event) => isKey(event) && stop());
+    hold.addEventListener("keyup", (event) => {
+      if (!isKey(event)) return;
+      event.preventDefault(); // in Firefox the space bar clicks when it is released
+      stop();
+    });
     hold.addEventListener("click", (event) => { // of a screen reader: without pointer or key, one picture
       if (event.detail === 0 && !held) {
         start();
@@ -280,7 +304,7 @@ export function add(label = "") {
 
 /** Learn from pictures, [[card, files], …], as one lesson. `left` names files that are no pictures. */
 export function begin(lessons, left = [], place = $("teach-said")) {
-  const others = left.length ? `${count(left.length, "other file was", "other files were")} left out: ${listed(left)}.` : "";
+  const others = leftOut(left);
   if (!lessons.length) return say(place, `There are no pictures. ${others}`, true);
   say($("teach-said"), others);
   const number = `${Date.now()}-${Math.random()}`;
@@ -304,11 +328,9 @@ export function begin(lessons, left = [], place = $("teach-said")) {
   }));
 }
 
-const listed = (names) => names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
-
 async function learn(card, files, views, lesson) {
   const unused = [];
-  let pictures = 0, seconds = 0, copies = 0, failed = "";
+  let pictures = 0, seconds = 0, copies = 0, before = 0, failed = "";
   const refuse = (file, reason) => {
     unused.push(file.name);
     card.done += 1;
@@ -329,6 +351,7 @@ async function learn(card, files, views, lesson) {
       pictures += told.pictures;
       seconds += told.seconds;
       copies += told.repeated.length;
+      before += told.learned_before.length;
       const open = [...part];
       const leaveOut = (source, reason) => {
         const place = Math.max(open.findIndex((file) => file.name.slice(0, 200) === source), 0);
@@ -361,7 +384,8 @@ async function learn(card, files, views, lesson) {
   const skipped = unused.length ? ` ${count(unused.length, "picture")} could not be used: ${listed(unused)}.` : "";
   if (!pictures) return say(card.said, skipped.trim(), true);
   const again = copies ? ` ${count(copies, "copy was", "copies were")} left out.` : "";
-  say(card.said, `Learned from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s.${again}${skipped}`);
+  const twice = before ? ` ${count(before, "picture was", "pictures were")} probably taught before and count twice now; Undo takes that back.` : "";
+  say(card.said, `Learned from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s.${again}${twice}${skipped}`);
 }
 
 /** Mark a picture that could not be used, in its place, with the reason. */
@@ -383,13 +407,18 @@ async function undo() {
   say(place, "Undoing …");
   const done = await attempt(place, () => api("undo", { method: "POST" }));
   if (done) {
+    const isName = lastName && done.undone === `renaming “${lastName.from}” to “${lastName.to}”`;
+    if (isName && !lastName.views) lastName.card.label = lastName.from; // the card keeps its place and its views
     for (const item of document.querySelectorAll(".thumbs > li")) {
-      if (item.lesson === lastLesson) item.remove();
+      if (item.lesson === lastLesson && done.undone.startsWith("learning")) item.remove();
     }
     lastLesson = "";
     for (const card of cards) say(card.said, ""); // what they say may not be true any more
+    await look();
+    if (isName && lastName.views) cards.find((card) => card.label === lastName.from)?.adopt(lastName.views);
+    lastName = null;
+    for (const card of cards) card.find(".thumbs").hidden = !card.find(".thumbs").children.length;
   }
-  await look();
   if (done) say(place, `Undone: ${done.undone}.`);
 }
 
@@ -418,6 +447,8 @@ function showClasses(now, changed) {
   for (const { label, pictures } of labels.values()) {
     const card = add(label);
     Object.assign(card, { known: true, pictures });
+    const later = now.classes.slice(now.classes.findIndex((one) => one.label === label) + 1);
+    card.moveBefore(cards.find((one) => later.some((known) => known.label === one.label)));
   }
   if (!cards.length && now.changeable && noun() === "picture") for (let number = 0; number < 2; number++) add();
   const names = now.classes.map(({ label }) => label);

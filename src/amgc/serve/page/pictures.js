@@ -1,6 +1,6 @@
 // Pictures that are dropped, pasted or chosen, also in folders, and how they are sent.
 
-import { Refused } from "/parts.js";
+import { Refused, count, listed } from "/parts.js";
 
 const PICTURE = /\.(jpe?g|jfif|png|webp|gif|tiff?|bmp|avif|heic|heif|jp2|ppm|pgm|pbm|tga|ico)$/i;
 
@@ -37,6 +37,17 @@ async function walk(entry, above, found) {
 /** Return chosen files as a list of { file, path }. */
 export const chosen = (files) => [...files].map((file) => ({ file, path: file.webkitRelativePath || file.name }));
 
+const isPicture = (file) => file.type.startsWith("image/") || PICTURE.test(file.name);
+
+/** Split what was dropped or chosen into pictures, { file, path }, and paths of other files. What is in no folder is meant as a picture. */
+export function split(found) {
+  const isMeant = ({ file, path }) => !path.includes("/") || isPicture(file);
+  return { pictures: found.filter(isMeant), left: found.filter((one) => !isMeant(one)).map(({ path }) => path) };
+}
+
+/** Say which files are left out; "" if there are none. */
+export const leftOut = (paths) => (paths.length ? `${count(paths.length, "other file was", "other files were")} left out: ${listed(paths)}.` : "");
+
 /**
  * Sort pictures by class: a folder that holds pictures is a class, and so is each sub-folder of one that holds none.
  * Returns { loose, folders: [{ name, files, below }], left }. `below` says that it was a sub-folder; `left` names other files.
@@ -46,7 +57,7 @@ export function sorted(found) {
   for (const { file, path } of found) {
     const parts = path.split("/");
     if (parts.length === 1) loose.push(file);
-    else if (file.type.startsWith("image/") || PICTURE.test(file.name)) inside.push({ file, parts });
+    else if (isPicture(file)) inside.push({ file, parts });
     else left.push(path);
   }
   const full = new Set(inside.filter(({ parts }) => parts.length === 2).map(({ parts }) => parts[0]));

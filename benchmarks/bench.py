@@ -1,0 +1,118 @@
+"""Compare every method on CIFAR-100, T = 10 and 20, three seeds, at the one budget of bench.toml, through `amgc compare`.
+
+    python benchmarks/bench.py --root DATA     # nights on two cores; stop it any time, the same command continues
+    python benchmarks/bench.py --dry-run       # list the runs and estimate their time
+    python benchmarks/bench.py --print         # print and keep the table of the finished runs
+    python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
+
+Cheap methods come first, so that a table exists early. docs/bench.md says what is comparable with published numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from _report import kept
+
+from amgc.report import find_runs
+from amgc.runs import RunRecord
+
+# In the order of their cost. `joint` is the upper bound.
+METHODS = ("ncm", "lda", "fecam", "fetril", "acil", "ds-al", "ranpac", "amgc-closed", "amgc-exact", "lwf", "sdc", "ldc", "dpcr")
+METHODS += ("amgc-drift", "adc", "finetune", "ewc", "amgc", "adagauss", "efc", "efc++", "ssre", "pass", "il2a", "joint")
+TASKS = (10, 20)
+# LA / AIA on CIFAR-100 with a full ResNet-18 and hundreds of epochs, by number of tasks, and who reports them.
+PUBLISHED: dict[str, tuple[str, dict[int, str]]] = {
+    "ewc": ("AMGC, Table 1", {10: "9.7 / 27.2", 20: "5.5 / 19.5"}),
+    "il2a": ("AMGC, Table 1", {10: "30.4 / 39.9", 20: "6.0 / 14.4"}),
+    "pass": ("AMGC, Table 1", {10: "34.9 / 49.0", 20: "19.0 / 28.7"}),
+    "ssre": ("AMGC, Table 1", {10: "32.1 / 45.9", 20: "17.7 / 31.8"}),
+    "fetril": ("AMGC, Table 1", {10: "32.7 / 49.4", 20: "26.1 / 42.2"}),
+    "fecam": ("AMGC, Table 1", {10: "31.7 / 48.0", 20: "25.0 / 41.1"}),
+    "amgc": ("AMGC, Table 1", {10: "36.2 / 51.7", 20: "30.8 / 42.5"}),
+    "lwf": ("DPCR, Table 1", {10: "42.6 / 58.5", 20: "36.3 / 51.5"}),
+    "acil": ("DPCR, Table 1", {10: "35.5 / 50.5", 20: "27.2 / 39.6"}),
+    "ds-al": ("DPCR, Table 1", {10: "36.8 / 51.5"}),
+    "adc": ("DPCR, Table 1", {10: "46.8 / 62.1"}),
+    "ldc": ("LDC, Table 1; T = 20: DPCR", {10: "45.4 / 59.5", 20: "36.8 / 53.1"}),
+    "dpcr": ("DPCR, Table 1", {10: "50.2 / 63.2", 20: "39.0 / 54.4"}),
+    "efc": ("EFC, Table 1", {10: "43.6 / 58.6"}),
+    "efc++": ("EFC++", {10: "47.5 / 61.6", 20: "33.7 / –"}),
+    "adagauss": ("AdaGauss, Table 1", {10: "46.1 / 60.2", 20: "37.8 / 52.4"}),
+}
+
+
+def compare(methods: tuple[str, ...], data: str, out: Path, flags: list[str], root: str) -> int:
+    """Run what is missing."""
+    command = [sys.executable, "-m", "amgc", "compare", *methods, "--data", data, "--out", str(out), *flags]
+    return subprocess.run(command, env=os.environ | {"AMGC_DATA": root}).returncode
+
+
+def spread(values: list[float]) -> str:
+    deviation = f" ±{statistics.stdev(values):4.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):5.1f}{deviation}"
+
+
+def show(out: Path, methods: tuple[str, ...]) -> None:
+    """Print the table of the finished runs."""
+    runs: dict[tuple[str, int], list[RunRecord]] = defaultdict(list)
+    for run in find_runs(out):
+        if run.finished:
+            runs[run.method, len(run.sizes)].append(run)
+    counts = sorted({tasks for _, tasks in runs})
+    print(
+        "LA and AIA in percent, mean ± standard deviation over seeds; minutes of a run; published LA / AIA (a full ResNet-18,"
+    )
+    print("other budgets: not comparable with ours)\n")
+    print(f"{'':12} {'T':>3}  {'LA':11}  {'AIA':11}  {'minutes':>7}  {'seeds':>5}  published")
+    for name in methods:
+        for tasks in counts:
+            found = runs.get((name, tasks), [])
+            if not found:
+                continue
+            la = [100 * (run.metrics.last_accuracy or 0.0) for run in found]
+            aia = [100 * (run.metrics.average_incremental_accuracy or 0.0) for run in found]
+            minutes = statistics.mean(sum(sum(task.values()) for task in run.seconds) for run in found) / 60
+            source, figures = PUBLISHED.get(name, ("", {}))
+            beside = f"{figures[tasks]} ({source})" if tasks in figures else ""
+            print(f"{name:12} {tasks:>3}  {spread(la):11}  {spread(aia):11}  {minutes:7.1f}  {len(found):>5}  {beside}")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--root", default=os.environ.get("AMGC_DATA", "data"), help="folder of cifar-100-python")
+    arguments.add_argument("--out", type=Path, default=Path("runs/bench"))
+    arguments.add_argument("--only", nargs="+", choices=METHODS, help="these methods")
+    for flag in ("--dry-run", "--print", "--quick"):
+        arguments.add_argument(flag, action="store_true")
+    chosen = arguments.parse_args()
+    methods = tuple(chosen.only or METHODS)
+    if chosen.quick:
+        methods = tuple(chosen.only or ("ncm", "ldc", "efc++"))
+        with tempfile.TemporaryDirectory() as folder:
+            short = ["--first.epochs", "1", "--later.epochs", "1", "--second.epochs", "1", "--seeds", "1", "--tasks", "2"]
+            if compare(methods, "digits", Path(folder), short, chosen.root):
+                sys.exit(1)
+            with kept("bench"):
+                show(Path(folder), methods)
+        return
+    if not chosen.print:
+        preset, failed = str(Path(__file__).with_suffix(".toml")), 0
+        for name in methods:  # one after the other, so that the cheap ones are done first
+            flags = ["--tasks", *map(str, TASKS), "--seeds", "3"] + (["--dry-run"] if chosen.dry_run else [])
+            failed |= compare((name,), preset, chosen.out, flags, chosen.root)
+        if chosen.dry_run or failed:
+            sys.exit(failed)
+    with kept("bench"):
+        show(chosen.out, methods)
+
+
+if __name__ == "__main__":
+    main()

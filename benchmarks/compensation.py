@@ -1,0 +1,152 @@
+"""Measure drift compensation on one training by LwF: class means, ridge regression and AMGC's exact head, with and without VE.
+
+    python benchmarks/compensation.py                        # digits, five tasks, three seeds; a minute or two
+    python benchmarks/compensation.py --cifar --root DATA    # CIFAR-100 as in cifar100-small, one seed; an hour
+    python benchmarks/compensation.py --quick                # digits, one epoch, one seed; nothing is kept
+
+All rows of a seed have the same network, because none of them changes its training: only what is stored of old classes and the
+classifier differ. `none` never moves statistics, `mean` moves means by the drift of the new images near them, `linear` maps
+means and covariances. λ is AMGC's margin (VE). The rows of LDC are runs of their own, with the same training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from _report import kept
+
+from amgc.cli.presets import named
+from amgc.data import TaskStream, load
+from amgc.engine.config import Config, Machine
+from amgc.engine.run import run
+from amgc.engine.session import order_and_sizes
+from amgc.methods.contract import Features, Task, TaskImages
+from amgc.methods.lwf import LwF
+from amgc.methods.registry import find, method
+from amgc.options import merged
+
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "class means, not moved": ("adc", {"steps": 0, "nearest": 1, "still": True}),
+    "sdc": ("sdc", {}),
+    "adc": ("adc", {}),
+    "dpcr": ("dpcr", {}),
+}
+ROWS |= {
+    f"amgc, {kind}, λ = {margin:g}": ("amgc-drift", {"compensation": kind, "margin": margin})
+    for kind in ("none", "mean", "linear")
+    for margin in (0.0, 0.4)
+}
+LDC = {
+    "ldc, random start, 20 epochs": {"initial": "random"},
+    "ldc, random start, 200 epochs": {"initial": "random", "second": {"epochs": 200}},
+    "ldc, from the identity, 20 epochs": {"initial": "identity"},
+}
+
+
+@method("many", find("sdc").hyper)
+class Many(LwF[Any]):
+    """LwF's training, after which every row of the table stores its own statistics of the same features."""
+
+    predictions: ClassVar[dict[str, list[torch.Tensor]]] = {}
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.rows: dict[str, Any] = {}
+        for name, (kind, options) in ROWS.items():
+            entry, options = find(kind), dict(options)
+            still = options.pop("still", False)
+            made = entry.kind(replace(entry.hyper, first=self.hyper.first, later=self.hyper.later, **options), *arguments[1:])
+            made.still = still  # type: ignore[attr-defined]
+            self.rows[name] = made
+
+    def collect(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
+        for made in self.rows.values():
+            made.task, made.old = task, None if made.still else self.old
+            made.collect(task, images, generator)
+
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
+        super().end(task, features, generator)
+        batches = list(features)
+        for made in self.rows.values():
+            made.end(task, batches, generator)
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        own = super().scores(features)
+        for name, made in self.rows.items():
+            self.predictions.setdefault(name, []).append(made.scores(features).argmax(1))
+        self.predictions.setdefault("lwf, its own head", []).append(own.argmax(1))
+        return own
+
+
+def curve(predictions: list[torch.Tensor], stream: TaskStream) -> list[float]:
+    """Return the accuracy after each task in percent, from all predictions in the order of the evaluation."""
+    joined, start, found = torch.cat(predictions), 0, []
+    for task in range(len(stream)):
+        labels = torch.cat([stream.test_new(index).labels for index in range(task + 1)])
+        found.append(100 * float((joined[start : start + len(labels)] == labels).double().mean()))
+        start += len(labels)
+    return found
+
+
+def settings(name: str, preset: str, changes: dict[str, Any], seed: int) -> Config:
+    found, like = named(preset), "sdc" if name == "many" else name
+    hyper = merged(found.hyper_of(find(like)), changes)
+    return Config(
+        name,
+        hyper,
+        data=found.data,
+        features=found.features,
+        features_options=found.features_options,
+        tasks=found.tasks,
+        seed=seed,
+        machine=Machine(device="cpu", threads=torch.get_num_threads()),
+    )
+
+
+def measured(preset: str, seed: int, short: dict[str, Any], maps: bool) -> dict[str, list[float]]:
+    """Return the accuracy after each task of every row."""
+    dataset, found = load(named(preset).data), {}
+    Many.predictions = {}
+    with tempfile.TemporaryDirectory() as folder:
+        config = settings("many", preset, short, seed)
+        run(config, Path(folder) / "many", dataset=dataset)
+        stream = TaskStream(dataset, *order_and_sizes(config, dataset))
+        found = {name: curve(each, stream) for name, each in Many.predictions.items()}
+        for name, changes in LDC.items() if maps else ():
+            lines = run(settings("ldc", preset, short | changes, seed), Path(folder) / name, dataset=dataset)
+            found[name] = [100 * sum(line["correct"]) / sum(line["total"]) for line in lines]
+    return found
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.mean(values):5.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--cifar", action="store_true", help="CIFAR-100 at the budget of the preset cifar100-small")
+    arguments.add_argument("--root", help="folder of cifar-100-python")
+    arguments.add_argument("--quick", action="store_true")
+    chosen = arguments.parse_args()
+    if chosen.root:
+        os.environ["AMGC_DATA"] = chosen.root
+    preset, seeds = ("cifar100-small", [1993]) if chosen.cifar else ("digits", [0, 1, 2])
+    short = {"first": {"epochs": 1}, "later": {"epochs": 1}} if chosen.quick else {}
+    torch.set_num_threads(torch.get_num_threads() if chosen.cifar else 1)
+    with kept("compensation_cifar" if chosen.cifar else "compensation"):
+        curves = [measured(preset, seed, short, maps=True) for seed in seeds[: 1 if chosen.quick else None]]
+        print(f"{preset}, seeds {', '.join(map(str, seeds))}: LA, AIA in percent")
+        for name in curves[0]:
+            la, aia = [each[name][-1] for each in curves], [statistics.mean(each[name]) for each in curves]
+            print(f"  {name:36}  {spread(la):12}  {spread(aia)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Parquet files with a column of encoded images: `parquet:PATTERN`. Hugging Face stores image data sets in this form."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from amgc.data import storage
+from amgc.data.registry import data_set
+from amgc.data.shards import Columns, Sample, ShardError
+from amgc.data.source_sets import IMAGE, LABEL, SourceOptions, column, dataset, image_bytes, label_text
+
+if TYPE_CHECKING:
+    from amgc.data.images import Dataset
+
+ROWS = 256  # that are read at a time
+
+
+@dataclass(frozen=True)
+class ParquetShard:
+    """A Parquet file."""
+
+    path: str
+    image: str | None = None
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path
+
+    @property
+    def size(self) -> int:
+        return storage.describe(self.path)[0]
+
+    @property
+    def unit(self) -> str:
+        return "bytes"
+
+    def stamp(self) -> str:
+        return storage.describe(self.path)[1]
+
+    def samples(self) -> Iterator[Sample]:
+        try:
+            parquet = importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise ImportError(f"reading {self.path!r} needs pyarrow: pip install 'amgc[parquet]' ({error}).") from error
+        arrow = importlib.import_module("pyarrow")
+        try:
+            with storage.open_file(self.path) as file:
+                table = parquet.ParquetFile(file)
+                names = table.schema_arrow.names
+                image = column(names, self.image, IMAGE, self.path, "images") or _binary(table.schema_arrow)
+                if image is None:
+                    raise ShardError(self.path, f"it has no column of images; --image-column names one of {', '.join(names)}.")
+                label = column(names, self.label, LABEL, self.path, "labels")
+                classes = class_names(table.schema_arrow.metadata, label)
+                number = 0
+                for batch in table.iter_batches(ROWS, columns=[image, *([label] if label else [])]):
+                    images = batch.column(image).to_pylist()
+                    labels = batch.column(label).to_pylist() if label else [None] * len(images)
+                    for value, own in zip(images, labels, strict=True):
+                        content = image_bytes(value)
+                        yield Sample(
+                            f"{self.path}, row {number}", label_text(own, classes), b"" if content is None else content
+                        )
+                        number += 1
+        except FileNotFoundError as error:
+            raise ShardError(self.path, "there is no such file.") from error
+        except arrow.ArrowException as error:
+            raise ShardError(self.path, f"it is no Parquet file, or damaged ({error}).") from error
+
+
+def _binary(schema: Any) -> str | None:
+    """Return the only column of bytes, or of structs with bytes."""
+    found = [field.name for field in schema if "binary" in str(field.type)]
+    return found[0] if len(found) == 1 else None
+
+
+def class_names(metadata: dict[bytes, bytes] | None, label: str | None) -> Sequence[str] | None:
+    """Return the names of the classes that Hugging Face writes into a file; None if there are none."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        about = json.loads((metadata or {})[b"huggingface"])
+        names = about["info"]["features"][label]["names"]
+        return [str(name) for name in names] if isinstance(names, list) else None
+    return None
+
+
+def shards(pattern: str, columns: Columns) -> list[ParquetShard]:
+    """Return the Parquet files of a pattern."""
+    return [ParquetShard(path, columns.image_column, columns.label_column) for path in storage.expand(pattern)]
+
+
+@data_set("parquet", SourceOptions(), root="required", shards=shards)
+def parquet(pattern: str, options: SourceOptions) -> Dataset:
+    """parquet:PATTERN, Parquet files with a column of images and one of labels, on a disk or at s3:// and the like."""
+    test = shards(options.test, options) if options.test else []
+    return dataset(f"parquet:{os.path.basename(pattern)}", shards(pattern, options), test, options)

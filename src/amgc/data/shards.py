@@ -1,0 +1,178 @@
+"""Shards: the parts of a data set that workers read, each one from its beginning to its end. Free of torch.
+
+A source is a data set that can be read in shards: `wds:PATTERN`, `parquet:PATTERN`, `hf:NAME`, or an address such as
+`s3://bucket/photos`. The modules of `amgc.data.sets` register them; here is what they and the readers share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from amgc.data import registry
+from amgc.options import option
+from amgc.registry import split_name
+
+FILES = 1000  # images of a folder that make a shard
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image or a vector of a shard.
+
+    content : the encoded image, the path of its file, or an array (d,). label : "" if the source has none.
+    """
+
+    name: str
+    label: str
+    content: Any
+
+
+class ShardError(ValueError):
+    """A shard that cannot be read, or whose samples cannot be used. The message names it."""
+
+    def __init__(self, shard: str, reason: str) -> None:
+        super().__init__(f"{shard}: {reason}")
+        self.shard, self.reason = shard, reason
+
+    def __reduce__(self) -> tuple[type[ShardError], tuple[str, str]]:
+        return type(self), (self.shard, self.reason)  # pickle would call it with the message alone
+
+
+class Shard(Protocol):
+    """A part of a source. It can be pickled, and reads nothing before `samples` is called."""
+
+    @property
+    def name(self) -> str:
+        """The file or address, for messages."""
+
+    @property
+    def size(self) -> int:
+        """How large it is, to estimate time and show progress."""
+
+    @property
+    def unit(self) -> str:
+        """What `size` counts: "images" or "bytes"."""
+
+    def stamp(self) -> str:
+        """Return a text that changes when the contents change."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples. Raises ShardError if the shard cannot be read."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where a source has its images and labels."""
+
+    split: str = option("train", "split of a Hugging Face data set")
+    image_column: str | None = option(None, "column of the images (default: image, or the only one that has images)")
+    label_column: str | None = option(None, "column of the labels (default: label); of tar files the suffix, cls, or json:KEY")
+
+
+@dataclass(frozen=True)
+class FileShard:
+    """Image files with their labels."""
+
+    files: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{len(self.files)} files from {self.files[0][0]!r} on"
+
+    @property
+    def size(self) -> int:
+        return len(self.files)
+
+    @property
+    def unit(self) -> str:
+        return "images"
+
+    def stamp(self) -> str:
+        digest = hashlib.sha256()
+        for path, label in self.files:
+            try:
+                status = os.stat(path)
+                digest.update(f"{path!r} {label!r} {status.st_size} {status.st_mtime_ns}\n".encode())
+            except OSError:  # the reader says why
+                digest.update(f"{path!r} {label!r} gone\n".encode())
+        return digest.hexdigest()
+
+    def samples(self) -> Iterator[Sample]:
+        for path, label in self.files:
+            yield Sample(path, label, path)
+
+
+@dataclass(frozen=True)
+class VectorShard:
+    """A file of vectors; see `amgc.data.vectors`."""
+
+    path: str
+    split: str = "train"
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path
+
+    @property
+    def size(self) -> int:
+        return max(os.stat(self.path).st_size, 1)
+
+    @property
+    def unit(self) -> str:
+        return "bytes"
+
+    def stamp(self) -> str:
+        status = os.stat(self.path)
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    def samples(self) -> Iterator[Sample]:
+        from amgc.data.vectors import read_vectors
+
+        try:
+            found = read_vectors(self.path, "test" if self.split == "test" else "train")
+        except (ValueError, OSError) as error:
+            raise ShardError(self.path, str(error)) from error
+        if found.labels is None and self.label is None:
+            raise ShardError(self.path, "it has no labels: add an array 'y', or a column 'label' in Parquet.")
+        labels = [self.label] * len(found.vectors) if self.label is not None else found.labels
+        rows = found.vectors if found.vectors.dtype.kind == "f" else found.vectors.astype("float64")
+        for number, (row, label) in enumerate(zip(rows, labels or (), strict=True)):
+            yield Sample(f"{self.path}, row {number}", label or "", row)
+
+
+def file_shards(images: dict[str, list[str]], most: int = FILES) -> list[FileShard]:
+    """Split the files of each class into shards of at most `most` files, in the order in which they are given."""
+    pairs = [(path, label) for label, own in images.items() for path in own]
+    return [FileShard(tuple(pairs[start : start + most])) for start in range(0, len(pairs), most)]
+
+
+def is_source(name: str) -> bool:
+    """Return whether an argument is a source, and not the path of a file or folder.
+
+    >>> is_source("wds:train-*.tar"), is_source("s3://bucket/photos"), is_source("photos/train"), is_source("C:/photos")
+    (True, True, False, False)
+    """
+    kind, rest = split_name(name)
+    if "://" in name and len(kind) > 1:
+        return True
+    known = registry.data_sets().get(kind) if rest else None
+    return known is not None and known.shards is not None and not Path(name).exists()
+
+
+def open_source(name: str, chosen: dict[str, Any] | None = None) -> list[Shard]:
+    """Return the shards of a source in their order. `chosen` are fields of `Columns` that differ from their defaults."""
+    kind, path = split_name(name)
+    entry = registry.data_sets().get(kind)
+    if entry is None or entry.shards is None:
+        entry, path = registry.data_sets()["url"], name
+    assert entry.shards is not None
+    found: Sequence[Shard] = entry.shards(path, Columns(**(chosen or {})))
+    if not found:
+        raise FileNotFoundError(f"there is nothing at {name!r}.")
+    return list(found)

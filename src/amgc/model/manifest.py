@@ -1,0 +1,195 @@
+"""The manifest of a model: its schema, and the checks when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import amgc
+from amgc import files
+from amgc.core.accounting import check_settings
+from amgc.options import decode
+
+MANIFEST = "manifest.json"
+KIND, VERSION = "amgc model", 1
+CLASSES = "model classes"  # the kind of the file of the classes
+OURS = re.compile(r"(extractor|classes)-\d+\.safetensors|\..*\.partial")  # files that belong to a model
+ROLES = ("extractor", "classes")
+VECTORS, FUNCTION = "vectors", "function"  # names of features without an extractor
+MOST = 10_000_000  # maximum number of features, and of pixels of a side; more means a damaged file
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of the folder, as listed in the manifest."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Privacy:
+    """The contents of `Manifest.made["privacy"]`: the settings of `amgc.core.privacy.Privacy` except the centre."""
+
+    epsilon: float
+    delta: float
+    lessons: int
+    clip: float | None
+    directions: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The fields of `Manifest.made` that are checked."""
+
+    by: str
+    seed: int
+    covariance: str | None
+    classifier: dict[str, Any] | None = None
+    privacy: _Privacy | None = None
+    centre: tuple[float, ...] | None = None
+    fewest: int = 1
+
+
+@dataclass(frozen=True)
+class _Features:
+    """The fields of `Manifest.features` that are checked."""
+
+    name: str
+    options: dict[str, Any]
+    given: str | None
+    dim: int | None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class _Image:
+    """The contents of `Manifest.image`."""
+
+    size: int | None
+    scale: int | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of manifest.json.
+
+    made : how the model was created: by which command, from what, with which settings.
+    features : name and options of the extractor, and its number of features once it is known.
+    image : "size" is the side of the cropped image, "scale" the length of the shorter side before cropping (None: the same).
+    classes : number of images of each class, in the order in which classes were learned.
+    files : by role, "extractor" and "classes".
+    generation : number of changes.
+    previous : the manifest before the last change, as JSON and without its own `previous`; None if nothing can be undone.
+    """
+
+    made: dict[str, Any]
+    features: dict[str, Any]
+    image: dict[str, int | None]
+    classes: dict[str, int] = field(default_factory=dict)
+    files: dict[str, Entry] = field(default_factory=dict)
+    generation: int = 0
+    created: str = ""
+    changed: str = ""
+    amgc: str = amgc.__version__
+    previous: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the contents of manifest.json, the last of which is a checksum of the others."""
+        content = {"kind": KIND, "version": VERSION, **asdict(self)}
+        return content | {"checksum": _checksum(content)}
+
+    @property
+    def noun(self) -> str:
+        """What the model learns from: "image", or "vector"."""
+        return "vector" if self.features["name"] == VECTORS else "image"
+
+    @property
+    def private(self) -> bool:
+        """Whether the model has a privacy budget."""
+        return self.made.get("privacy") is not None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """A value that differs between two states of a folder. Two models may have the same generation, but not equal files."""
+        return self.generation, self.files, self.previous is None
+
+    @property
+    def file_names(self) -> set[str]:
+        """The files of this state and of the previous one."""
+        before = (self.previous or {}).get("files", {}).values()
+        return {entry.name for entry in self.files.values()} | {entry["name"] for entry in before}
+
+    @classmethod
+    def from_json(cls, path: Path, content: Any) -> Manifest:
+        try:
+            if not isinstance(content, dict) or content.get("kind") != KIND:
+                raise files.FileFormatError(f"{str(path)!r} is not a model's manifest.")
+            if content.get("version") != VERSION:
+                version = content.get("version")
+                raise files.FileFormatError(f"{str(path)!r} has version {version}; this amgc reads version {VERSION}.")
+            found: Manifest = decode(cls, content)
+            found.check()
+            others = {name: value for name, value in content.items() if name != "checksum"}
+            if content.get("checksum") not in (None, _checksum(others)):  # models of earlier versions have none
+                raise ValueError("its checksum does not match.")
+            if found.previous is not None:
+                if found.previous.get("previous") is not None:
+                    raise ValueError("it has more than one previous state.")
+                cls.from_json(path, found.previous)  # raises an error now, not when it is needed
+            return found
+        except files.FileFormatError:
+            raise
+        except ValueError as error:
+            raise files.FileFormatError(f"{str(path)!r} is damaged: {error} Restore it from a backup.") from error
+
+    def check(self) -> None:
+        """Raise ValueError, which names the field, if values have the wrong type or do not fit together."""
+        made: _Made = decode(_Made, self.made, "made")
+        _check_made(made)
+        features: _Features = decode(_Features, self.features, "features")
+        image: _Image = decode(_Image, self.image, "image")
+        numbers = {"image.size": image.size, "image.scale": image.scale, "features.dim": features.dim}
+        for name, number in numbers.items():
+            if number is not None and not 1 <= number <= MOST:
+                raise ValueError(f"{name} must be from 1 to {MOST:,}, not {number}.")
+        if None not in (image.size, image.scale) and image.scale < image.size:  # type: ignore[operator]
+            raise ValueError(f"image.scale must be at least image.size, {image.size}; not {image.scale}.")
+        for name, number in self.classes.items():
+            if number < 0:
+                raise ValueError(f"classes.{name} must not be negative, but is {number}.")
+        if self.generation < 0:
+            raise ValueError(f"generation must not be negative, but is {self.generation}.")
+        for role, entry in self.files.items():
+            if role not in ROLES or not OURS.fullmatch(entry.name) or entry.name.startswith(".") or entry.bytes < 0:
+                raise ValueError(f"files.{role} is {entry.name!r} with {entry.bytes} bytes, which is not a file of a model.")
+        if ("classes" in self.files) != bool(self.classes):
+            raise ValueError("classes and files.classes must both be there, or neither.")
+        if "classes" in self.files and ("extractor" in self.files) == (features.name in (VECTORS, FUNCTION)):
+            raise ValueError(f"files.extractor does not fit features.name, {features.name!r}.")
+
+
+def _check_made(made: _Made) -> None:
+    """Raise ValueError if the settings of privacy are invalid, or not those of the classifier."""
+    if made.fewest < 1:
+        raise ValueError(f"made.fewest must be at least 1, not {made.fewest}.")
+    settings = asdict(made.privacy) if made.privacy else {"epsilon": None}
+    if made.privacy is not None:
+        try:
+            check_settings(**settings)
+        except ValueError as error:
+            raise ValueError(f"made.privacy does not fit: {error}") from error
+    if made.classifier is not None:
+        decode(tuple[float, ...] | None, made.classifier.get("centre"), "made.classifier.centre")
+        for name, value in settings.items():
+            if made.classifier.get(name) != value:
+                raise ValueError(f"made.classifier.{name} must be that of made.privacy, {value!r}.")
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

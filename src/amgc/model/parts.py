@@ -1,0 +1,186 @@
+"""What a worker does with a shard: read, decode and encode its images, and return the statistics of their classes.
+
+Neither images nor features leave the worker. What comes back is checked before it is merged: it may come over a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+import amgc
+from amgc import files, tensor_files
+from amgc.core.parameters import DeviceError
+from amgc.core.statistics import ClassStatistics
+from amgc.data.shards import Sample, Shard, ShardError
+from amgc.features.extractor import Extractor
+from amgc.model.changes import Lesson
+from amgc.model.folder import Folder, ModelError
+from amgc.model.names import checked_name
+from amgc.model.pictures import Picture
+from amgc.model.state import State
+
+KIND = "part of a lesson"
+CHUNK = 256  # samples of a shard that are in memory at a time
+TRIES = 3  # to read a shard
+NAMED = 20  # unusable images of a shard that are named
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all shards of a lesson have in common. Every worker gets it once.
+
+    model : folder of the model, which workers read the extractor from. checksum : of the extractor's file.
+    """
+
+    model: str
+    checksum: str
+    amgc: str = amgc.__version__
+    device: str = "cpu"
+
+
+class Worker:
+    """Compute the statistics of one shard after another. The extractor is loaded once."""
+
+    def __init__(self, job: Job) -> None:
+        torch.set_num_threads(1)  # sums of several threads differ in rounding, so results would depend on the machine
+        self.job = job
+        if job.amgc != amgc.__version__:
+            raise ModelError(f"this worker has amgc {amgc.__version__}, and the lesson was begun with {job.amgc}.")
+        self.state = State.read(Folder(job.model))
+        if self.state.checksum != job.checksum:
+            raise ModelError(f"the extractor in {job.model!r} is not that of the lesson; workers need the same model folder.")
+        if isinstance(self.state.extractor, Extractor) and job.device != "cpu":
+            if not torch.cuda.is_available():
+                raise DeviceError(f"this worker has no device {job.device!r}.")
+            self.state.extractor.to(job.device)
+
+    def __call__(self, shard: Shard) -> bytes:
+        """Return the statistics of a shard as a file in memory. Raises ShardError if it cannot be read in several tries."""
+        for attempt in range(TRIES):
+            try:
+                return self._part(shard)
+            except ShardError:
+                if attempt == TRIES - 1:
+                    raise
+            except OSError as error:  # of a disk or a network
+                if attempt == TRIES - 1:
+                    raise ShardError(shard.name, f"it cannot be read: {error}") from error
+        raise AssertionError
+
+    def _part(self, shard: Shard) -> bytes:
+        lesson = Lesson.begin(self.state)
+        for samples in chunks(shard.samples(), CHUNK):
+            labels = [_label(shard, sample) for sample in samples]
+            given = [Picture(sample.name, sample.content) for sample in samples]
+            for _ in lesson.add(self.state, given, labels, "skip", {}):
+                pass
+        assert self.state.extractor is not None
+        statistics = getattr(lesson.classifier, "statistics_", None)
+        if statistics is None:  # no image could be used
+            own = lesson.classifier
+            statistics = ClassStatistics(self.state.extractor.dim, own.covariance, own.rank, dtype=getattr(torch, own.dtype))
+        header = {
+            "shard": shard.name,
+            "amgc": self.job.amgc,
+            "extractor": self.job.checksum,
+            "images": sum(lesson.added.values()),
+            "unusable": len(lesson.skipped),
+            "skipped": [[error.path, error.reason] for error in lesson.skipped[:NAMED]],
+            "animated": lesson.animated[:NAMED],
+            "repeated": lesson.repeated[:NAMED],
+            "statistics": statistics.header(),
+        }
+        return tensor_files.to_bytes(KIND, header, statistics.tensors(exact=True))
+
+
+def attempt(worker: Worker, shard: Shard) -> bytes | str:
+    """Return the statistics of a shard, or why there are none. The text is sent instead of an exception by all engines."""
+    try:
+        return worker(shard)
+    except ShardError as error:
+        return str(error)
+
+
+def first_samples(shards: Sequence[Shard], most: int) -> list[Sample]:
+    """Return up to `most` samples of the first shards that can be read."""
+    found: list[Sample] = []
+    problem: Exception | None = None
+    for shard in shards:
+        if len(found) >= most:
+            break
+        try:
+            found += islice(shard.samples(), most - len(found))
+        except (ShardError, OSError) as error:  # a worker reports it
+            problem = problem or error
+    if not found:
+        raise ModelError(f"no shard has images{f'; the first: {problem}' if problem else ''}.")
+    return found
+
+
+def chunks(items: Iterator[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` items; the last one may be shorter."""
+    while chunk := list(islice(items, size)):
+        yield chunk
+
+
+def _label(shard: Shard, sample: Sample) -> str:
+    if not sample.label:
+        raise ShardError(shard.name, f"{sample.name!r} has no label; --label-column names where labels are.")
+    try:
+        return checked_name(sample.label)
+    except ValueError as error:
+        raise ShardError(shard.name, str(error)) from error
+
+
+@dataclass(frozen=True)
+class Part:
+    """The checked statistics of a shard."""
+
+    header: dict[str, Any]
+    statistics: ClassStatistics
+
+
+def read_part(path: Path, job: Job, shard: Shard) -> Part:
+    """Read and check what a worker returned. Raises ShardError, which names the shard, if it cannot be merged."""
+    try:
+        header, tensors = tensor_files.read(path, KIND)
+        for name in ("amgc", "extractor"):
+            expected = job.amgc if name == "amgc" else job.checksum
+            if header[name] != expected:
+                raise ValueError(f"it was computed with the {name} {header[name]!r}, not {expected!r}")
+        if header["shard"] != shard.name:
+            raise ValueError(f"it is of {header['shard']!r}")
+        statistics = ClassStatistics.from_file(header["statistics"], tensors)
+        _check(statistics, tensors, int(header["images"]))
+        return Part(header, statistics)
+    except files.MISFITS as error:
+        raise ShardError(shard.name, f"its statistics cannot be used: {error}.") from error
+
+
+def _check(statistics: ClassStatistics, tensors: dict[str, Tensor], images: int) -> None:
+    """Raise ValueError if statistics are impossible. `ClassStatistics.from_file` has checked shapes, types and counts."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name!r} holds NaN or infinity")
+    if int(statistics.count.sum()) != images:
+        raise ValueError(f"it counts {int(statistics.count.sum())} images and names {images}")
+    freedom = int((statistics.count - 1).sum())
+    if statistics.freedom != freedom:
+        raise ValueError(f"it has {statistics.freedom} degrees of freedom, not {freedom}")
+    if len(statistics):
+        variances = statistics.shared().variances if statistics.form == "shared" else statistics.covariances.variances()
+        if bool((variances < 0).any()):
+            raise ValueError("a variance is negative")
+
+
+def numbered(classes: Sequence[object]) -> bool:
+    """Return whether all names of classes are numbers, such as those of `.cls` files."""
+    return all(str(name).isdigit() for name in classes)

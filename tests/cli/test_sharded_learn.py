@@ -1,0 +1,118 @@
+"""`amgc learn` in shards: --jobs, --on ray, going on after a stop."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli.test_own_images import folder
+
+import amgc
+from amgc.cli.main import main
+from amgc.model import Model, engines
+
+QUICK = ["--filters", "6"]
+
+
+def bits(path: str) -> dict[str, bytes]:
+    """Return the statistics of a model."""
+    return {name: tensor.numpy().tobytes() for name, tensor in Model.open(path).state.classifier.statistics_.tensors().items()}
+
+
+def test_a_folder_is_learned_in_shards(capsys):
+    folder("photos", "cat", "dog")
+    assert main(["learn", "model", "photos", *QUICK, "--jobs", "1", "--shard-files", "7"]) == 0
+    told = capsys.readouterr().out
+    assert "4 shards, 1 worker on this machine." in told and "Learned 2 classes from 24 images" in told
+    assert re.search(r"About 24 images at \d+ images/s a worker: about", told) and "Memory: about" in told
+    assert not Path("model/.shards").exists()
+
+
+def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, capsys):
+    folder("photos", "cat", "dog")
+    command = ["learn", "model", "photos", *QUICK, "--jobs", "1", "--shard-files", "7", "--quiet"]
+    whole, computed = engines.here, []
+
+    def stopping(job, shards):
+        for number, part in whole(job, shards):
+            computed.append(number)
+            yield number, part
+            if len(computed) == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(engines, "here", stopping)
+    assert main(command) == 130
+    assert not Model.open("model").classes and Path("model/.shards").is_dir()
+    assert main(command) == 0
+    assert computed == [0, 1, 2, 3] and Model.open("model").classes == {"cat": 12, "dog": 12}
+    assert main(["learn", "other", "photos", *QUICK, "--jobs", "1", "--shard-files", "7", "--quiet"]) == 0
+    assert bits("model") == bits("other")
+
+
+def test_a_first_lesson_that_fails_at_once_leaves_no_model(monkeypatch):
+    folder("photos", "cat", "dog")
+    monkeypatch.setattr(engines, "here", lambda job, shards: iter([(0, "it cannot be read.")]))
+    assert main(["learn", "model", "photos", *QUICK, "--jobs", "1", "--quiet"]) == 2
+    assert not Path("model/manifest.json").exists()
+
+
+def test_vectors_are_learned_in_shards_too():
+    import numpy as np
+
+    for number in range(2):
+        x = np.random.default_rng(number).normal(size=(20, 5))
+        np.savez(f"{number}.npz", x=x, y=np.arange(20) % 2)
+    assert main(["learn", "model", "0.npz", "1.npz", "--jobs", "1", "--quiet"]) == 0
+    assert Model.open("model").classes == {"0": 20, "1": 20}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--shard-files", "0", "--jobs", "1"], "--shard-files must be at least 1"),
+        (["--gpus", "1"], "need --on ray"),
+        (["--label-column", "x"], "need a source"),
+    ],
+)
+def test_flags_that_do_not_fit_are_errors(flags, said, capsys):
+    folder("photos", "cat", "dog")
+    assert main(["learn", "model", "photos", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_error_without_ray_says_what_to_install(monkeypatch, capsys):
+    folder("photos", "cat", "dog")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["learn", "model", "photos", *QUICK, "--on", "ray"]) == 1
+    assert "pip install 'amgc[ray]'" in capsys.readouterr().err
+    assert not Path("model/manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bits_and_a_killed_driver_goes_on(monkeypatch):
+    """Ray Data with two actors. The driver gets kill -9 after its first shard."""
+    pytest.importorskip("ray.data", reason="needs Ray Data: pip install 'amgc[ray]'")
+    folder("photos", "cat", "dog", count=20)
+    monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    common = ["learn", "MODEL", "photos", *QUICK, "--shard-files", "4", "--quiet"]
+    command = [sys.executable, "-m", "amgc", *common, "--on", "ray", "--jobs", "2"]
+    command[command.index("MODEL")] = "model"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 600
+        while not any(Path("model/.shards").glob("*.safetensors")):
+            assert time.monotonic() < deadline and process.poll() is None, process.communicate(timeout=60)
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    kept = len(list(Path("model/.shards").glob("*.safetensors")))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0 and kept >= 1, done.stderr
+    assert main([word if word != "MODEL" else "other" for word in common] + ["--jobs", "1"]) == 0
+    assert Model.open("model").classes == {"cat": 20, "dog": 20}
+    assert bits("model") == bits("other")

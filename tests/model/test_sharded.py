@@ -1,0 +1,317 @@
+"""Learning from shards: the same bits with any number of workers, after kill -9, and with shards that cannot be read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model.drawing import draw
+from PIL import Image
+
+import amgc
+from amgc import tensor_files
+from amgc.core.statistics import ClassStatistics
+from amgc.data.shards import Sample, ShardError, file_shards
+from amgc.model import Model, ModelError, parts, sharded
+from amgc.model.engines import Processes, here
+from amgc.model.parts import KIND, Job, Worker, read_part
+
+KINDS = ("cat", "dog", "owl")
+
+
+def photos(folder: Path, count: int = 8) -> dict[str, list[str]]:
+    """Write drawings and return their files by class."""
+    found: dict[str, list[str]] = {}
+    for kind in KINDS:
+        (folder / kind).mkdir(parents=True)
+        for number, pixels in enumerate(draw(kind, count)):
+            path = folder / kind / f"{number}.png"
+            Image.fromarray(pixels).save(path)
+            found.setdefault(kind, []).append(str(path))
+    return found
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list:
+    return file_shards(photos(tmp_path / "photos"), 5)
+
+
+def new(folder: Path, name: str, **how: object) -> Model:
+    return Model.create(folder / name, **{"filters": 6, **how})
+
+
+def bits(model: Model) -> dict[str, bytes]:
+    """Return everything that was learned."""
+    _, tensors = model.state.classifier.packed()
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def backwards(job: Job, given: list) -> Iterator:
+    """An engine whose workers finish in the opposite order."""
+    yield from reversed(list(here(job, given)))
+
+
+@pytest.mark.cpus
+@pytest.mark.parametrize("form", ["full", "lowrank", "diagonal", "shared"])
+def test_the_order_in_which_workers_finish_does_not_change_a_bit(tmp_path, shards, form):
+    one, two = (new(tmp_path, name, covariance=form) for name in ("one", "two"))
+    learned = one.learn_shards(shards)
+    two.learn_shards(shards, backwards)
+    assert learned.added == dict.fromkeys(KINDS, 8) == one.classes
+    assert bits(one) == bits(two)
+    assert not (one.path / sharded.SHARDS).exists()
+
+
+@pytest.mark.cpus
+@pytest.mark.parametrize("form", ["full", "diagonal", "shared"])
+def test_shards_give_the_statistics_of_one_pass(tmp_path, shards, form):
+    rows = {kind: np.random.default_rng(place).normal(3, 1, (9, 7)) for place, kind in enumerate(KINDS)}
+    model = new(tmp_path, "model", features="vectors", filters=None, covariance=form)
+    pieces = [Rows(tuple((kind, tuple(row)) for kind in KINDS for row in rows[kind][at : at + 2])) for at in range(0, 9, 2)]
+    model.learn_shards(pieces)
+    whole = ClassStatistics(7, form, dtype=torch.float64)
+    whole.update(np.concatenate(list(rows.values())), [kind for kind in KINDS for _ in range(9)])
+    found = model.state.classifier.statistics_
+    assert found.classes == whole.classes and found.count.tolist() == [9, 9, 9]
+    tolerance = 16 * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.pooled().double(), whole.pooled(), rtol=tolerance, atol=tolerance)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A shard of vectors; `fault` makes it fail."""
+
+    rows: tuple
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"rows {abs(hash(self.rows)) % 997}"
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    @property
+    def unit(self) -> str:
+        return "images"
+
+    def stamp(self) -> str:
+        return "1"
+
+    def samples(self) -> Iterator[Sample]:
+        if self.fault == "killed" and multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault in ("always", "once") and (self.fault != "once" or not Path("tried").exists()):
+            Path("tried").touch()
+            raise ShardError(self.name, "it is no tar file.")
+        for number, (label, row) in enumerate(self.rows):
+            yield Sample(f"row {number}", label, np.array(row))
+
+
+def rows(*labels: str, seed: int = 0, fault: str = "") -> Rows:
+    drawn = np.random.default_rng(seed).normal(size=(len(labels), 4))
+    return Rows(tuple((label, tuple(row)) for label, row in zip(labels, drawn.tolist(), strict=True)), fault)
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Model:
+    return Model.create(tmp_path / "vectors", features="vectors")
+
+
+def test_a_shard_that_cannot_be_read_is_named_and_skipped_only_if_asked(vectors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good, bad = rows("cat", "dog", "cat", "dog", seed=1), rows("cat", "dog", seed=2, fault="always")
+    with pytest.raises(ModelError, match=rf"{bad.name}: it is no tar file.*Nothing was learned; 1 of 2 shards are kept"):
+        vectors.learn_shards([good, bad])
+    assert not vectors.classes
+    learned = vectors.learn_shards([good, bad], on_bad_shard="skip")
+    assert learned.added == {"cat": 2, "dog": 2} and learned.bad_shards == ((bad.name, f"{bad.name}: it is no tar file."),)
+
+
+def test_a_shard_is_tried_again(vectors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    vectors.learn_shards([rows("cat", "dog")])
+    assert vectors.learn_shards([rows("cat", "dog", seed=1, fault="once")]).images == 2 and Path("tried").exists()
+
+
+def test_finished_shards_are_not_computed_again_and_damaged_ones_are(vectors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = [rows("cat", "dog", "owl", seed=seed) for seed in range(4)]
+    computed: list[int] = []
+
+    def stopping(job: Job, waiting: list) -> Iterator:
+        for place, (number, found) in enumerate(here(job, waiting[::-1])):
+            if place == 3:
+                raise KeyboardInterrupt
+            yield number, found
+
+    def counting(job: Job, waiting: list) -> Iterator:
+        for number, found in here(job, waiting):
+            computed.append(number)
+            yield number, found
+
+    with pytest.raises(KeyboardInterrupt):
+        vectors.learn_shards(given, stopping)
+    finished = sorted((vectors.path / sharded.SHARDS).glob("part-*"))
+    assert [path.name[5:11] for path in finished] == ["000001", "000002", "000003"]
+    content = finished[1].read_bytes()
+    finished[1].write_bytes(content[:-4] + b"\0\1\2\3")
+    other = Model.create(tmp_path / "other", features="vectors")
+    other.learn_shards(given)
+    Model.open(vectors.path).learn_shards(given, counting)
+    assert computed == [0, 2]
+    assert bits(Model.open(vectors.path)) == bits(Model.open(other.path))
+
+
+def test_shards_that_have_changed_are_computed_again(vectors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = [rows("cat", "dog", seed=seed) for seed in range(2)]
+    with pytest.raises(ModelError):
+        vectors.learn_shards([*good, rows("cat", "dog", fault="always")])
+    learned = vectors.learn_shards([rows("owl", "fox", seed=5)])
+    assert learned.added == {"owl": 1, "fox": 1}
+
+
+def test_a_driver_that_is_killed_after_adding_the_shards_does_not_add_them_twice(vectors, monkeypatch):
+    given = [rows("cat", "dog", seed=seed) for seed in range(2)]
+    monkeypatch.setattr(sharded, "remove", lambda folder: os.kill)  # as if it had no time to
+    vectors.learn_shards(given)
+    monkeypatch.undo()
+    with pytest.raises(ModelError, match="learned already"):
+        Model.open(vectors.path).learn_shards(given)
+    assert Model.open(vectors.path).classes == {"cat": 2, "dog": 2}
+    assert Model.open(vectors.path).learn_shards(given).again == ("cat", "dog")  # asked for a second time
+
+
+def test_classes_that_are_numbers_in_one_shard_and_names_in_another_are_an_error(vectors):
+    strange = rows("3", "4", seed=1)
+    with pytest.raises(ShardError, match=rf"{strange.name}: its classes are numbers such as '3', those before are names"):
+        vectors.learn_shards([rows("cat", "dog"), strange])
+    assert not Model.open(vectors.path).classes
+
+
+def test_samples_without_a_label_are_an_error_that_names_the_shard(vectors):
+    with pytest.raises(ModelError, match=r"rows \d+: 'row 1' has no label; --label-column"):
+        vectors.learn_shards([rows("cat", "")])
+
+
+def test_statistics_from_other_versions_or_with_impossible_numbers_are_refused(vectors, tmp_path):
+    shard = rows("cat", "cat", "dog")
+    vectors.learn_shards([rows("cat", "dog", seed=9)])
+    job = Job(str(vectors.path), "")
+    path = tmp_path / "part"
+    path.write_bytes(Worker(job)(shard))
+    header, tensors = tensor_files.read(path, KIND)
+    assert read_part(path, job, shard).statistics.count.tolist() == [2, 1]
+
+    def refused(why: str, changed: dict | None = None, about: dict | None = None) -> None:
+        path.write_bytes(tensor_files.to_bytes(KIND, header | (about or {}), tensors | (changed or {})))
+        with pytest.raises(ShardError, match=why):
+            read_part(path, job, shard)
+
+    refused("its statistics cannot be used: .*amgc '0.0.1'", about={"amgc": "0.0.1"})
+    refused("the extractor 'other'", about={"extractor": "other"})
+    refused("it is of 'another'", about={"shard": "another"})
+    refused("'mean'", {"mean": tensors["mean"][:, :3]})
+    refused("NaN", {"mean": tensors["mean"] * torch.nan})
+    refused("counts 7 images", {"count": torch.tensor([6, 1])})
+    refused("no samples", {"count": torch.tensor([3, 0])})
+    refused("negative", {"full": -tensors["full"].abs() - 1})
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ShardError, match="cannot be used"):
+        read_part(path, job, shard)
+
+
+def test_a_worker_of_another_version_or_extractor_is_an_error(vectors):
+    with pytest.raises(ModelError, match=r"this worker has amgc .*begun with 0\.0\.1"):
+        Worker(Job(str(vectors.path), "", "0.0.1"))
+    with pytest.raises(ModelError, match="is not that of the lesson"):
+        Worker(Job(str(vectors.path), "else"))
+
+
+def test_models_that_must_not_store_statistics_of_few_images_are_refused(tmp_path):
+    model = Model.create(tmp_path / "model", features="vectors", fewest=3)
+    with pytest.raises(ModelError, match="cannot learn from shards"):
+        model.learn_shards([rows("cat", "dog")])
+
+
+def test_a_shard_without_usable_images_counts_as_empty(tmp_path, shards):
+    broken = tmp_path / "broken.png"
+    broken.write_text("dear all")
+    empty = file_shards({"cat": [str(broken)]})
+    model = new(tmp_path, "model")
+    learned = model.learn_shards([*shards, *empty])
+    assert learned.images == 24 and learned.skipped[0][0] == str(broken)
+    with pytest.raises(ModelError, match="can be used"):
+        model.learn_shards(empty)
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_bits_and_survive_a_killed_worker(tmp_path, shards, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{Path(amgc.__file__).parents[1]}:{Path(__file__).parents[1]}")
+    one, two, three = (new(tmp_path, name) for name in ("one", "two", "three"))
+    one.learn_shards(shards)
+    two.learn_shards(shards, Processes(2))
+    assert bits(one) == bits(two)
+    killer = rows("cat", fault="killed")
+    learned = three.learn_shards([shards[0], killer], Processes(2), on_bad_shard="skip")
+    assert learned.images == 5 and "its worker was killed 3 times" in learned.bad_shards[0][1]
+
+
+@pytest.mark.slow
+def test_a_killed_driver_loses_at_most_the_shards_under_way(tmp_path, shards):
+    """kill -9 after each finished shard, until the lesson is done."""
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from pathlib import Path
+from amgc.data.shards import file_shards
+from amgc.model import Model, engines
+folder = Path({str(tmp_path / "photos")!r})
+images = {{kind: sorted(map(str, (folder / kind).glob("*.png"))) for kind in {KINDS!r}}}
+path = {str(tmp_path / "killed")!r}
+model = Model.open(path) if os.path.exists(path + "/manifest.json") else Model.create(path, filters=6)
+def engine(job, waiting):
+    for place, one in enumerate(engines.here(job, waiting)):
+        if place == 2: os.kill(os.getpid(), 9)
+        print("computed", one[0], flush=True)
+        yield one
+model.learn_shards(file_shards(images, 5), engine)
+"""
+    told = []
+    for _ in range(9):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+        told += done.stdout.split("computed ")[1:]
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9, done.stderr
+    assert [int(one) for one in told] == list(range(5))  # each once: a shard is kept before the next one is begun
+    other = new(tmp_path, "other")
+    other.learn_shards(shards)
+    assert bits(Model.open(tmp_path / "killed")) == bits(Model.open(other.path))
+
+
+def test_parts_are_replaced_by_their_sum(vectors, monkeypatch):
+    """So the room on the disk stays bounded however many shards there are."""
+    most = 0
+
+    def watching(job: Job, waiting: list) -> Iterator:
+        nonlocal most
+        for one in here(job, waiting):
+            yield one
+            most = max(most, len(list((vectors.path / sharded.SHARDS).glob("part-*"))))
+
+    vectors.learn_shards([rows("cat", "dog", seed=seed) for seed in range(12)], watching)
+    assert most <= 4
+    assert parts.CHUNK and vectors.classes == {"cat": 12, "dog": 12}

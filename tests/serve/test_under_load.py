@@ -1,0 +1,159 @@
+"""Batches of concurrent requests, the limit of waiting images, metrics, health, and read-only replicas."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from serving import BASE, parts, png, server, taught
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+import httpx2
+from fastapi.testclient import TestClient
+
+from amgc.model import Model, PictureError
+from amgc.serve import batching, metrics
+from amgc.serve.app import create_app
+from amgc.serve.batching import Batcher
+from amgc.serve.errors import ApiError
+from amgc.serve.guard import Settings
+from amgc.serve.metrics import NAMES, Metrics
+from amgc.serve.uploads import Upload
+from amgc.serve.work import Workers
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Model:
+    return taught(tmp_path_factory.mktemp("load") / "model")
+
+
+def given(*seeds: int) -> list[Upload]:
+    return [Upload(f"{seed}.png", png("sea" if seed % 2 else "grass", seed)) for seed in seeds]
+
+
+def test_concurrent_requests_share_batches_and_get_their_own_answers(model, monkeypatch):
+    """Different numbers of images, classes and thresholds, against requests that are answered alone."""
+    monkeypatch.setattr(batching, "WAIT", 0.2)
+    counted = Metrics()
+    batcher = Batcher(model, Workers(2), counted)
+    wanted = [(given(*range(first, first + 1 + first % 3)), 1 + first % 2, None if first % 2 else 0.5) for first in range(8)]
+    futures = [batcher.submit(*one) for one in wanted]
+    batcher.start()
+    for (pictures, top, reject), future in zip(wanted, futures, strict=True):
+        alone = model.predict(list(pictures), top, reject)
+        found = future.result(timeout=60)
+        assert [one.source for one in found] == [one.name for one in pictures]
+        assert [(one.labels, one.rejected) for one in found] == [(one.labels, one.rejected) for one in alone]
+        for one, other in zip(found, alone, strict=True):
+            assert one.probabilities == pytest.approx(other.probabilities, abs=1e-4)
+    assert counted.total("images") == sum(len(one[0]) for one in wanted) and counted.total("batches") < len(wanted)
+    assert batcher.waiting == 0
+
+
+def test_a_bad_image_fails_its_own_request_only(model):
+    batcher = Batcher(model, Workers(1), Metrics())
+    bad, good = batcher.submit([Upload("text.png", b"dear all")], 1, None), batcher.submit(given(1), 1, None)
+    batcher.start()
+    with pytest.raises(PictureError, match=r"text\.png"):
+        bad.result(timeout=60)
+    assert good.result(timeout=60)[0].label == "sea"
+
+
+def test_beyond_the_limit_requests_are_refused_until_others_are_answered(model):
+    batcher = Batcher(model, Workers(1), Metrics(), waiting=3)
+    first = batcher.submit(given(1, 2), 1, None)  # the thread has not been started
+    with pytest.raises(ApiError) as refused:
+        batcher.submit(given(3, 4), 1, None)
+    assert refused.value.status_code == 503 and refused.value.headers["Retry-After"] == "2"
+    batcher.start()
+    first.result(timeout=60)
+    assert len(batcher.submit(given(3, 4), 1, None).result(timeout=60)) == 2
+    assert batcher.metrics.total("refused") == 1
+
+
+def test_a_batch_is_answered_with_one_state_of_the_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(batching, "WAIT", 0.2)
+    model = taught(tmp_path / "model")
+    batcher, workers = Batcher(model, Workers(1), Metrics()), threading.Event()
+    before = batcher.submit(given(1), 5, None)
+    while not batcher._queue.qsize():  # decoded with the state before
+        time.sleep(0.01)
+    model.learn([png("brick", seed) for seed in range(4)], "brick")
+    after = batcher.submit(given(1), 5, None)
+    batcher.start()
+    assert len(before.result(timeout=60)[0].labels) == 2 and len(after.result(timeout=60)[0].labels) == 3
+    assert not workers.is_set()
+
+
+def test_the_server_has_metrics_and_says_whether_it_is_ready(model, caplog):
+    app = create_app(model, log=True)
+    with TestClient(app, base_url=BASE) as client:
+        assert client.get("/healthz").text == "ok\n" and client.get("/readyz").text == "ready\n"
+        assert client.post("/api/predict", files=parts(png("sea", 5))).status_code == 200
+        with caplog.at_level(logging.INFO, "amgc.access"):
+            assert client.post("/api/predict", files=parts(b"no")).status_code == 422
+        text = client.get("/metrics").text
+        app.state.updates.problem = "the folder is gone"
+        assert client.get("/readyz").status_code == 503
+    assert 'amgc_requests_total{path="/api/predict",status="2xx"} 1\n' in text
+    assert 'amgc_requests_total{path="/api/predict",status="4xx"} 1\n' in text
+    assert "amgc_images_total 1\n" in text and "amgc_classes 2\n" in text and "amgc_predict_seconds_count 2\n" in text
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names)) and all(line[0] == "#" or len(line.split()) == 2 for line in text.splitlines())
+    (line,) = [json.loads(record.message) for record in caplog.records if record.name == "amgc.access"]
+    assert (line["path"], line["status"], line["method"]) == ("/api/predict", 422, "POST") and line["ms"] > 0
+
+
+def test_metrics_need_the_token(model):
+    token = "0123456789abcdef"
+    with TestClient(create_app(model, Settings(token)), base_url=BASE) as client:
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/metrics", headers={"authorization": f"Bearer {token}"}).status_code == 200
+        assert client.get("/healthz").status_code == 200
+
+
+def test_processes_add_up_their_metrics():
+    table = [0.0] * (2 * len(NAMES))
+    one, two = Metrics(table, 0), Metrics(table, 1)
+    one.add("images", 3)
+    two.add("images", 4)
+    two.observe("/api/predict", 200, 0.03)
+    assert one.total("images") == 7 and 'le="0.05"} 1\n' in one.text({}) and 'le="0.025"} 0\n' in one.text({})
+
+
+def test_a_read_only_server_answers_and_refuses_changes(model):
+    with TestClient(create_app(model, read_only=True), base_url=BASE) as client:
+        assert client.post("/api/predict", files=parts(png("sea", 5))).status_code == 200
+        refused = client.post("/api/learn", files=parts(png("sea", 5)), data={"label": "sea"})
+        assert refused.status_code == 403 and "only answers" in refused.json()["detail"]
+        for path in ("forget", "rename", "undo", "open"):
+            assert client.post(f"/api/{path}", json={"label": "sea"}).status_code == 403
+        assert client.get("/api/classes").status_code == 200
+    assert model.classes == {"grass": 12, "sea": 12}
+
+
+def test_the_buckets_are_in_order():
+    assert list(metrics.BUCKETS) == sorted(metrics.BUCKETS)
+
+
+@pytest.mark.slow
+def test_replicas_answer_follow_the_folder_and_are_replaced(tmp_path):
+    model = taught(tmp_path / "model")
+    with server(model.path, "--workers", "2", home=tmp_path) as served:
+        assert "Ask it at" in served.said
+        with httpx2.Client(base_url=served.address, timeout=120) as client:
+            with ThreadPoolExecutor(8) as pool:
+                ask = lambda _: client.post("/api/predict", files=parts(png("sea", 7)))  # noqa: E731
+                assert {found.status_code for found in pool.map(ask, range(24))} == {200}
+            assert "amgc_images_total 24\n" in client.get("/metrics").text
+            model.learn([png("brick", seed) for seed in range(4)], "brick")
+            deadline = time.monotonic() + 60
+            streak = 0
+            while streak < 6:  # whichever process answers
+                assert time.monotonic() < deadline
+                streak = streak + 1 if len(client.get("/api/classes").json()["classes"]) == 3 else 0
+                time.sleep(0.05)
