@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,8 @@ class Noisy(NamedTuple):
     noise: float
 
 
-class Lesson(NamedTuple):
+@dataclass(frozen=True)
+class Lesson:
     """All that is released of a lesson; K classes, rows of m numbers.
 
     classes, count, count_noise : labels, and number of samples of each class (K,).
@@ -103,7 +105,8 @@ def second_share(samples: float, loss: float, dim: int) -> float:
 
     Rows of norm 1 have a variance of 1 / m on average. The noise has eigenvalues up to √(2 m / loss) / n.
     """
-    return SECOND * min(max((samples * math.sqrt(loss) / dim**1.5 / ENOUGH) ** 2, LEAST / SECOND), 1.0)
+    enough: float = samples * math.sqrt(loss) / (ENOUGH * float(dim) ** 1.5)
+    return min(max(SECOND * enough**2, LEAST), SECOND)
 
 
 def _joined(first: Noisy, again: Noisy, vectors: Tensor, deviation: Tensor, size: float) -> tuple[Tensor, Tensor]:
@@ -219,7 +222,8 @@ def spectrum(second: Tensor, scale: Tensor | float, samples: float) -> Spectrum:
 
 def noise_scale(squares: Tensor) -> Tensor:
     """Return Q of a noise N ≈ √Q G √Q, G a Wigner matrix of variance 1, with E[N²] = Q tr Q (m, m)."""
-    return squares / float(squares.trace().clamp_min(1e-300)) ** 0.5
+    scale: Tensor = squares / math.sqrt(max(float(squares.trace()), 1e-300))
+    return scale
 
 
 def symmetric(matrix: Tensor) -> Tensor:
