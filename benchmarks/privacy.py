@@ -10,20 +10,20 @@ classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows
 which are projected and scaled.
 attacks: membership AUC: samples that were learned against others of the same class, for whoever has the model and as many other
 samples of each class, by the better of two scores: the Mahalanobis distance to the class mean, and the product with the
-difference of the class mean from that of the other samples. 0.5 is a guess; "bound" is the largest AUC of any attack.
+difference of the class mean from that of the other samples; "means alone" has the second only, which needs no covariance of the
+model. 0.5 is a guess; "bound" is the largest AUC of any attack.
 Features: the correlation of a sample's features, less the class mean, with those computed from two versions of a model, before
 and after learning this sample alone. Images: the pixel correlation of 16 × 16 digits with those rebuilt from these features by
 gradient descent through the extractor, patches that were fitted on other digits; "mean of the class" is what anyone would guess
 who knows the class. Private models have a budget of two lessons.
 rounding: the features from two versions again, without noise, if a model stored rounded statistics: each number to half of its
 standard error, which is less than samples leave uncertain. They follow from the means, and from the covariances up to sign.
-shares: how the budget is split between counts, sums and second moments, on held-out training samples.
+shares: how much of the budget goes to counts, the common mean, and at most to each sum of x xᵀ, on held-out training samples.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +33,11 @@ from _report import features_file, kept, shared_data
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
-import amgc.core.privacy as core
+import amgc.core.release as core
 from amgc import AMGCClassifier
 from amgc.core.accounting import gaussian_loss, largest_area
 from amgc.core.privacy import Sums
+from amgc.core.statistics import ClassStatistics
 from amgc.model import extractors
 from amgc.model.pictures import pictures
 
@@ -44,6 +45,7 @@ Array = np.ndarray
 Split = tuple[Array, Array, Array, Array]  # training features and labels, and those for testing
 Centre = list[float] | None
 EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)
+MEANS = "no noise, means alone"
 NO_NOISE, SAME_ROWS = "no noise", "no noise, same rows"
 PARTS = ("accuracy", "attacks", "shares", "rounding")
 
@@ -114,8 +116,8 @@ def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int
 # ---- attacks ---------------------------------------------------------------------------------------------------------
 
 
-def membership(made: AMGCClassifier, inside: Split, other: tuple[Array, Array]) -> float:
-    """Return the AUC of the better score, averaged over classes. `inside` has members and others, `other` what is known."""
+def membership(made: AMGCClassifier, inside: Split, other: tuple[Array, Array]) -> tuple[float, float]:
+    """Return the AUCs of the two scores, averaged over classes. `inside` has members and others, `other` what is known."""
     X, y, outside, out_y = inside
     statistics = made.statistics_
     X, outside, known = (made._rows(one.astype(np.float64)) for one in (X, outside, other[0]))
@@ -126,8 +128,10 @@ def membership(made: AMGCClassifier, inside: Split, other: tuple[Array, Array]) 
     best: list[list[float]] = [[], []]
     for label in np.unique(y):
         row = statistics.index(int(label))
-        mean = (made.sums_.total[row] / made.sums_.count[row].clamp_min(1) if private else statistics.mean[row]).numpy()
-        own = statistics.covariance[row].double().numpy() if statistics.form == "full" else pooled
+        mean = statistics.mean[row].numpy()
+        if private:  # without the corrections for noise
+            mean = (made.sums_.centre + made.sums_.total[row] / made.sums_.count[row].clamp_min(1)).numpy()
+        own = pooled if statistics.form == "shared" else _dense(statistics, row)
         rows = np.concatenate([X[y == label], outside[out_y == label]])
         truth = np.repeat([1, 0], [(y == label).sum(), (out_y == label).sum()])
         residual = rows - mean
@@ -135,7 +139,15 @@ def membership(made: AMGCClassifier, inside: Split, other: tuple[Array, Array]) 
         best[0].append(roc_auc_score(truth, -((residual @ inverse) * residual).sum(1)))
         public = known[other[1] == label].mean(0)
         best[1].append(roc_auc_score(truth, (rows - public) @ metric @ (mean - public)))
-    return float(max(np.mean(one) for one in best))
+    return float(np.mean(best[0])), float(np.mean(best[1]))
+
+
+def _dense(statistics: ClassStatistics, row: int) -> Array:
+    """Return the stored covariance of a class as a matrix."""
+    kept = statistics.covariance
+    if statistics.form == "diagonal":
+        return np.diag(kept[row].double().numpy())
+    return (kept if statistics.form == "full" else kept.dense())[row].double().numpy()
 
 
 def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) -> None:
@@ -143,7 +155,9 @@ def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) 
     X, y = X[y < classes], y[y < classes]
     print(f"\nmembership AUC, {name}")
     print(f"  {'samples a class':22s}" + "".join(f"{count:>10d}" for count in counts) + f"{'bound':>10s}", flush=True)
-    ways: dict[str, dict[str, object]] = {"no noise, full": {}, "no noise, shared": {"covariance": "shared"}}
+    forms = ("full", "lowrank", "diagonal", "shared")
+    ways: dict[str, dict[str, object]] = {f"no noise, {form}": {"covariance": form} for form in forms}
+    ways[MEANS] = {"covariance": "shared"}
     ways |= {f"ε = {epsilon:g}": {"epsilon": epsilon} for epsilon in (8.0, 1.0)}
     for way, parameters in ways.items():
         cells = []
@@ -156,7 +170,8 @@ def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) 
                     part.append(own[place * count : (place + 1) * count])
             members, others, known = (np.concatenate(part) for part in parts)
             made = AMGCClassifier(**parameters).fit(X[members], y[members])
-            cells.append(membership(made, (X[members], y[members], X[others], y[others]), (X[known], y[known])))
+            found = membership(made, (X[members], y[members], X[others], y[others]), (X[known], y[known]))
+            cells.append(found[1] if way == MEANS else max(found))
         limit = f"{largest_area(gaussian_loss(parameters['epsilon'], 1e-5)):.2f}" if "epsilon" in parameters else "-"
         print(f"  {way:22s}" + "".join(f"{cell:>10.2f}" for cell in cells) + f"{limit:>10s}", flush=True)
 
@@ -171,7 +186,7 @@ def one_more(X: Array, y: Array, rows: Array, new: int, epsilon: float | None) -
         return (float(made.statistics_.count[row]) * made.statistics_.mean[row] - before).numpy(), made
     before = made.sums_.total[row].clone()
     made.partial_fit(X[[new]], y[[new]])
-    return (made.sums_.total[row] - before).numpy(), made
+    return (made.sums_.centre + made.sums_.total[row] - before).numpy(), made
 
 
 def correlation(one: Array, other: Array) -> float:
@@ -277,19 +292,19 @@ def shares(name: str, split: Split, counts: tuple[int, ...]) -> None:
     X, y, *_ = split
     held = some(y, 50, np.random.default_rng(0))
     rest = np.setdiff1d(np.arange(len(y)), held)
-    default = core.COUNT, core.TOTAL, core.SECOND
+    default = core.COUNT, core.CENTRE, core.SECOND
     print(f"\nshares, {name}, 50 training samples of each class held out")
-    columns = [(count, epsilon) for count in counts for epsilon in (8.0, 2.0, 1.0)]
-    print(f"  {'count, sum, second':22s}" + "".join(f"{f'{n}, ε = {e:g}':>14s}" for n, e in columns), flush=True)
-    for chosen in (default, (0.1, 0.6, 0.3), (0.02, 0.58, 0.4), (0.02, 0.88, 0.1), (0.005, 0.795, 0.2)):
-        core.COUNT, core.TOTAL, core.SECOND = chosen
+    columns = [(count, epsilon) for count in counts for epsilon in (8.0, 1.0)]
+    print(f"  {'count, centre, second':22s}" + "".join(f"{f'{n}, ε = {e:g}':>14s}" for n, e in columns), flush=True)
+    for chosen in (default, (0.005, 0.002, 0.1), (0.02, 0.02, 0.1), (0.02, 0.002, 0.05), (0.02, 0.002, 0.2)):
+        core.COUNT, core.CENTRE, core.SECOND = chosen
         cells = []
         for count, epsilon in columns:
             rows = rest[some(y[rest], count, np.random.default_rng(0))]
             found = [AMGCClassifier(epsilon=epsilon).fit(X[rows], y[rows]).score(X[held], y[held]) for _ in range(2)]
             cells.append(100 * float(np.mean(found)))
         print(f"  {', '.join(f'{one:g}' for one in chosen):22s}" + "".join(f"{cell:>14.1f}" for cell in cells), flush=True)
-    core.COUNT, core.TOTAL, core.SECOND = default
+    core.COUNT, core.CENTRE, core.SECOND = default
 
 
 def main() -> None:
@@ -302,29 +317,29 @@ def main() -> None:
     file = None if given.quick else features_file()
     cifar = ("CIFAR-100, ResNet-18", resnet(file)) if file else None
     folder = None if given.quick or given.photos is None or not given.photos.is_dir() else given.photos
-    with kept("privacy") if given.only != "rounding" else contextlib.nullcontext():
-        if "accuracy" in parts:
-            if cifar:
-                accuracy(*cifar, (10, 50, 100, 500), 3)
+    features = cifar or ("digits", digits())
+    if "accuracy" in parts:
+        with kept("privacy_accuracy"):
+            accuracy(*features, *(((10, 50, 100, 500), 3) if cifar else ((10, None), 2)))
             for name in SETS if folder else ():
                 split, centre = photos(folder / name)
                 accuracy(f"{name}, lite0", split, (10, 20, 50, None), 5, centre)
                 accuracy(f"{name}, without the centre", split, (10, 20, 50, None), 5)
-            if not cifar:
-                accuracy("digits", digits(), (10, None), 2)
-        if "attacks" in parts:
-            memberships(*(cifar or ("digits", digits())), (10, 50, 100, 160) if cifar else (10, 30), 20 if cifar else 10)
+    if "attacks" in parts:
+        with kept("privacy_attacks"):
+            memberships(*features, (10, 50, 100, 160) if cifar else (10, 30), 20 if cifar else 10)
             print(f"\nreconstruction, correlation\n  {'':34s}{'features':>10s}{'pixels':>10s}", flush=True)
             rebuild = Rebuild(*((2, 20, 20) if given.quick else (10, 1000, 200)))
             if cifar:
                 rows = some(cifar[1][1], 50, np.random.default_rng(0))
                 reconstructions("CIFAR-100, ResNet-18", cifar[1][0][rows], cifar[1][1][rows], (None, 8.0, 1.0), None)
             reconstructions("digits", rebuild.X, rebuild.y, (None, 8.0, 1.0), rebuild)
-        if "shares" in parts:
-            shares(*(cifar or ("digits", digits())), (100,) if cifar else (20,))
+    if "shares" in parts:
+        with kept("privacy_shares"):
+            shares(*features, (50, 450) if cifar else (20,))
     if "rounding" in parts:
         with kept("privacy_rounding"):
-            rounding(*(cifar or ("digits", digits())), (10, 50, 100, 400) if cifar else (10, 50))
+            rounding(*features, (10, 50, 100, 400) if cifar else (10, 50))
 
 
 if __name__ == "__main__":

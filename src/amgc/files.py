@@ -92,6 +92,15 @@ def check_regular(path: str | os.PathLike[str]) -> None:
         raise FileFormatError(f"{os.fspath(path)!r} is not a regular file; remove it.")
 
 
+def check_own(path: Path) -> None:
+    """Raise FileFormatError if `path` is a link, a pipe or a device: what is written to it would get elsewhere.
+
+    A folder may come from anyone. Files that are replaced atomically need no check: the link itself is replaced.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise FileFormatError(f"{os.fspath(path)!r} is not a regular file, so nothing is written to it; remove it.")
+
+
 def parse_json(content: bytes | str, *, finite: bool = False) -> Any:
     """Return the value of a JSON text; raise ValueError if it is invalid. `finite` rejects NaN and infinity."""
     try:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from amgc.files import check_own
+
 LOCK = ".lock"
 UNKNOWN = "an unknown process"
 
@@ -26,6 +28,7 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     The operating system releases the lock when the process ends, even if it crashes. The file stays and names the last holder.
     """
     path = folder / LOCK
+    check_own(path)
     lock = FileLock(path, mode=0o666)
     try:
         lock.acquire(timeout=patience, poll_interval=0.05)

@@ -126,8 +126,8 @@ def _module_name(path: Path) -> str:
 def check_trusted(name: str) -> None:
     """Raise ValueError if a name that was read from a file would execute a Python file that the user has not named.
 
-    A folder of runs may come from anyone, so it chooses among registered names. A user's file must have been executed in this
-    process before, with the same path and content, because the command line or Python code named it.
+    A folder of runs or a preset may come from anyone, so it chooses among registered names. A user's file must have been
+    executed in this process before, with the same path and content, because the command line or Python code named it.
     """
     path = split_name(name)[0]
     if not is_file(path):
@@ -137,7 +137,7 @@ def check_trusted(name: str) -> None:
         raise ValueError(f"it needs the Python file {path!r}, which is not there.")
     if _module_name(file) not in sys.modules:
         raise ValueError(
-            f"it needs the Python file {path!r}, which was not executed, because the folder may come from anyone. Read that "
+            f"it needs the Python file {path!r}, which was not executed, because what names it may come from anyone. Read that "
             f"file; if you trust it, name it: --trust {path}"
         )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
-from amgc.files import FileFormatError, atomic, plain_json
+from amgc.files import FileFormatError, atomic, parse_json, plain_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,12 +143,12 @@ def _read(
     try:
         with safe_open(path, framework=framework) as file:
             text = (file.metadata() or {}).get("amgc")
-            about = json.loads(text) if text else None
+            about = parse_json(text) if text else None
             tensors = contents(file) if text else {}
     except RuntimeError:  # it could not be opened: deleted since, or no permission
         Path(path).open("rb").close()  # raises the error that says which
         raise
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (SafetensorError, ValueError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is damaged or not a model file ({error}); restore it from a copy."
         ) from error

@@ -65,6 +65,15 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def cell(text: str) -> str:
+    """Return a text for a cell of a CSV file. Spreadsheets compute what begins with =, +, - or @, unless after an apostrophe.
+
+    >>> cell("=1+1"), cell("cat")
+    ("'=1+1", 'cat')
+    """
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and text else text
+
+
 def visible(text: str) -> bool:
     """Return whether a text has a character that can be seen, beside spaces, controls, marks and fillers.
 

@@ -77,3 +77,16 @@ def test_a_file_that_the_user_names_is_executed_after_its_path_is_printed(run, c
 def test_what_is_trusted_is_python(run, capsys):
     assert main(["resume", "run", "--trust", "evil.txt"]) == 2
     assert "evil.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "setting", ['methods = ["evil.py"]', 'data = "evil.py:photos"', 'features = "evil.py"', '[only."evil.py"]']
+)
+def test_a_python_file_that_a_preset_names_is_executed_only_if_the_user_names_it(tmp_path, monkeypatch, capsys, setting):
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text(EVIL)
+    Path("own.toml").write_text(f"{setting}\n")
+    assert main(["run", "own.toml", "--dry-run"]) == 2
+    assert "--trust evil.py" in capsys.readouterr().err and not Path("executed").exists()
+    main(["run", "own.toml", "--dry-run", "--trust", "evil.py"])
+    assert Path("executed").exists() and f"executing {Path('evil.py').resolve()}" in capsys.readouterr().err

@@ -40,8 +40,11 @@ def ask(client: TestClient, path: str, **how):
     return client.get(path, **how) if path in ("/api/classes", "/api/model.zip") else client.post(path, **how)
 
 
-async def raw(app, path: str, length: int, *messages: dict) -> int:
-    """The status that is answered to a request that announces `length` bytes, of which these messages come and then nothing."""
+async def raw(app, path: str, length: int, *messages: dict, every: float | None = None) -> int:
+    """The status that is answered to a request that announces `length` bytes, of which these messages come and then nothing.
+
+    every : the last message comes again and again, after so many seconds.
+    """
     headers = {"host": "localhost", "content-type": "multipart/form-data; boundary=x", "content-length": str(length)}
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "client": ("10.0.0.1", 1)}
     scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -50,6 +53,9 @@ async def raw(app, path: str, length: int, *messages: dict) -> int:
     async def receive() -> dict:
         for message in coming:
             return message
+        if every is not None:
+            await asyncio.sleep(every)
+            return messages[-1]
         await asyncio.Event().wait()
         raise AssertionError("nothing sets it")
 
@@ -227,6 +233,21 @@ def test_bodies_that_never_come_take_no_room_and_are_given_up(model):
         return await asyncio.gather(*silent), meanwhile.status_code
 
     assert asyncio.run(crowd()) == ([408] * 9, 200)
+
+
+@pytest.mark.parametrize("limits", [{"timeout": 1}, {"patience": 1}])
+def test_a_body_that_trickles_is_given_up(limits):
+    async def reads(scope, receive, send) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    async def trickle() -> int:
+        part = {"type": "http.request", "body": b"x", "more_body": True}
+        return await asyncio.wait_for(
+            raw(Guard(reads, Settings(limits=Limits(**limits))), "/api/predict", 9999, part, every=0.1), 5
+        )
+
+    assert asyncio.run(trickle()) == 408
 
 
 def test_a_client_that_waits_for_its_answer_may_be_silent():

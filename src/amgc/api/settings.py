@@ -17,7 +17,7 @@ MACHINE = [f.name for f in fields(Machine)]
 
 def make_configs(preset: str | None, settings: Mapping[str, Any]) -> Parsed:
     """Return what `cli.flags.parse` returns for the same settings as flags."""
-    named = {name: settings.get(name) for name in ("method", "data", "features")}
+    named = {name: settings.get(name) for name in ("method", "data", "features", "trust")}
     return configs_of(flags_of(preset, named), {name: value for name, value in settings.items() if name not in named})
 
 

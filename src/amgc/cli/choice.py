@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from amgc import registry
 from amgc.cli import presets
-from amgc.cli.errors import UsageError
+from amgc.cli.errors import UsageError, trust
 from amgc.cli.presets import Preset
 from amgc.data import registry as data_sets
 from amgc.features import registry as extractors
@@ -61,7 +61,11 @@ class Choice:
 
 
 def choose(arguments: Sequence[str]) -> Choice:
-    """Return what the arguments choose. PRESET, if given, comes first; the flags may be anywhere."""
+    """Return what the arguments choose. PRESET, if given, comes first; the flags may be anywhere.
+
+    Python files that `--trust` names are executed, so that the preset may name them.
+    """
+    trust(_values(arguments, "trust"))
     positional = arguments[0] if arguments and not arguments[0].startswith("-") else None
     named_data = _last(arguments, "data")
     if positional is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amgc.runs.folder import is_first_process
-from amgc.text import byte_size
+from amgc.text import byte_size, printable
 
 FAILED, WRONG_INPUT, STOPPED = 1, 2, 130
 PARENT = os.getppid()
@@ -82,9 +82,10 @@ def reported() -> Iterator[Outcome]:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr, in the first process only."""
+    """Print a line to stderr, in the first process only. Control characters of names are replaced."""
     if is_first_process():
-        print(f"amgc: {text}", file=sys.stderr, flush=True)
+        lines = [printable(line) for line in text.split("\n")]
+        print("amgc: " + "\n".join(lines), file=sys.stderr, flush=True)
 
 
 def _failed_first() -> bool:

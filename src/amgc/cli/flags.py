@@ -15,6 +15,7 @@ from amgc.engine.config import Config, absolute
 from amgc.methods.contract import Hyper, Phase
 from amgc.options import changed, merged
 
+TRUST = "Python files with your own method, data set or extractor that a preset or a run's folder names; they are executed"
 SPLIT = ("tasks", "first_classes", "increment", "sizes")
 PHASES = {
     "first": "How task 1 is trained.",
@@ -116,6 +117,7 @@ def top_flags(choice: Choice) -> list[Flag]:
         Flag(
             "out", str | None, None, "the run's folder", "FOLDER", f"(default: runs/{choice.name}, or the next free -2, -3 …)"
         ),
+        Flag("trust", tuple[str, ...], (), TRUST, "FILE.py …"),
         Flag("dry_run", bool, False, "estimate time and memory; write nothing"),
         Flag("quiet", bool, False, "print only the result"),
     ]

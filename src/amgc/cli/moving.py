@@ -113,6 +113,7 @@ class Mover:
     def _note(self, line: dict[str, Any]) -> None:
         """Append a line to the journal, on the disk."""
         if self._journal is None:
+            files.check_own(self.folder / JOURNAL)
             self._journal = self._open.enter_context((self.folder / JOURNAL).open("ab"))
             now = datetime.now(timezone.utc).isoformat(timespec="seconds")
             self._note({"sort": now})
@@ -241,10 +242,11 @@ def read_journal(folder: Path) -> list[Sort]:
 
 
 def _inside(folder: Path, name: str) -> str:
-    """Return the path of a name in the journal, which may not lead out of the folder."""
-    if os.path.isabs(name) or ".." in Path(name).parts:
+    """Return the path of a name in the journal, which may not lead out of the folder, not even by a link."""
+    path = os.path.join(os.path.abspath(folder), name)
+    if os.path.isabs(name) or ".." in Path(name).parts or os.path.islink(os.path.dirname(path)):
         raise ValueError(name)
-    return os.path.join(os.path.abspath(folder), name)
+    return path
 
 
 def finish(sort: Sort) -> None:
@@ -254,6 +256,8 @@ def finish(sort: Sort) -> None:
     entry = sort.entries[-1]
     remove_partial(os.path.dirname(entry.target))
     if os.path.islink(entry.target) or not os.path.isfile(entry.target) or not os.path.isfile(entry.source):
+        return
+    if not _is_photo(entry.source):
         return
     if _is_claim(entry.target, entry):
         os.unlink(entry.target)
@@ -298,6 +302,8 @@ def undo(folder: Path) -> Undone:
 def _undo(entry: Entry) -> str | None:
     """Undo one operation. Returns None, "" if there was nothing to undo, or why it was not."""
     source, target = entry.source, entry.target
+    if entry.how == "move" and not _is_photo(source):
+        return f"{source} is not the name of an image, and the journal may come from anyone; move it back yourself"
     remove_partial(os.path.dirname(target))
     if entry.how == "move":
         remove_partial(os.path.dirname(source))
@@ -323,6 +329,15 @@ def _undo(entry: Entry) -> str | None:
     os.makedirs(os.path.dirname(source), exist_ok=True)
     transfer("move", Path(target), Path(source))
     return None
+
+
+def _is_photo(path: str) -> bool:
+    """Return whether a file has the name of an image. A journal that says otherwise could put a program anywhere."""
+    from PIL import Image
+
+    name = os.path.basename(path)
+    suffix = os.path.splitext(name)[1].lower()
+    return not name.startswith(".") and (suffix in Image.registered_extensions() or suffix in (".heic", ".heif", ".hif"))
 
 
 def _forget_last(folder: Path, earlier: Sequence[Sort]) -> None:

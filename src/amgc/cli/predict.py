@@ -18,7 +18,7 @@ from amgc.cli.own_images import ClassFolders, Json, ModelFolder
 from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
 from amgc.cli.sources import ImageColumn, LabelColumn, Split, are_sources, batches, check_columns, columns, source_shards
 from amgc.cli.tyro_flags import several
-from amgc.text import DASH, percent, plural
+from amgc.text import DASH, cell, percent, plural
 
 if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
@@ -91,8 +91,10 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
     places = [f"{name} {number}" for number in range(1, top + 1) for name in ("class", "probability")]
     writer.writerow(["picture", "answer", "rejected", "fit", *places])
     for one in predictions:
-        pairs = [value for pair in zip(one.labels, one.probabilities, strict=True) for value in pair]
-        writer.writerow([one.source, one.answer, "yes" if one.rejected else "no", "" if one.fit is None else one.fit, *pairs])
+        pairs = [value for label, share in zip(one.labels, one.probabilities, strict=True) for value in (cell(label), share)]
+        writer.writerow(
+            [cell(one.source), cell(one.answer), "yes" if one.rejected else "no", "" if one.fit is None else one.fit, *pairs]
+        )
 
 
 def write_table(predictions: Iterator[Prediction]) -> None:
@@ -168,8 +170,8 @@ def write_files(found: Evaluation, text: str, folder: Path) -> None:
     (folder / "evaluation.json").write_text(text, encoding="utf-8")
     with atomic(folder / "confusion.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["true \\ predicted", *found.classes])
-        writer.writerows([name, *row] for name, row in zip(found.classes, confusion, strict=True))
+        writer.writerow(["true \\ predicted", *map(cell, found.classes)])
+        writer.writerows([cell(name), *row] for name, row in zip(found.classes, confusion, strict=True))
     plot_confusion(found.classes, confusion, folder / "confusion.png")
     plot_reliability(found.reliability, found.calibration_error, folder / "reliability.png")
 

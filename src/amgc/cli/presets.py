@@ -13,6 +13,7 @@ from amgc.engine.config import Machine
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import Entry, find
 from amgc.options import alternatives, merged
+from amgc.registry import check_trusted
 from amgc.report.paper import PRESETS as FOLDER
 from amgc.report.paper import toml
 
@@ -80,7 +81,10 @@ def named(name: str) -> Preset:
 
 
 def read(path: Path) -> Preset:
-    """Read a preset from a file and check all names in it."""
+    """Read a preset from a file and check all names in it.
+
+    The file may come from anyone, so it executes no Python file that the user has not named.
+    """
     preset = Preset(name=path.stem, path=str(path))
     with preset.blamed():
         content = toml(path)
@@ -93,7 +97,10 @@ def read(path: Path) -> Preset:
             if not isinstance(table, dict):
                 raise ValueError(f"{name} must be a table, [{name}], not {table!r}.")
         preset = replace(merged(preset, content), **tables)
-        for name in (*preset.methods, *preset.only, *preset.paper):
+        names = (*preset.methods, *preset.only, *preset.paper)
+        for name in (*names, preset.data, preset.features):
+            check_trusted(name)
+        for name in names:
             find(name)
         for name, figures in preset.paper.items():
             if not isinstance(figures, dict) or set(figures) - {"LA", "AIA"}:

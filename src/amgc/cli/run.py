@@ -13,14 +13,13 @@ from typing import Any
 import tyro
 
 from amgc.cli.errors import UsageError, check_text, trust
-from amgc.cli.flags import SPLIT, Parsed, parse
+from amgc.cli.flags import SPLIT, TRUST, Parsed, parse
 from amgc.cli.jobs import GRID
 from amgc.cli.tyro_flags import QUICK, UNSET, Flag, Group, make_struct, option_flags, unset
 from amgc.engine.config import Machine
 from amgc.runs.folder import FIRST_TASK, PLAN, RUN, is_first_process
 
 FOLDER = "AMGC_FOLDER"  # passes the chosen folder to the processes that the first one starts
-TRUST = "Python files with your own method, data set or extractor that the run needs; they are executed"
 RESUME = "Continue a run from its last checkpoint, or all unfinished runs of a folder."
 
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from amgc.core.inputs import Label, check_finite, check_range, in_range, plain
 from amgc.core.parameters import check_parameters
-from amgc.core.privacy import Privacy, Sums, release
+from amgc.core.privacy import Privacy, Sums
+from amgc.core.release import release
 from amgc.core.shrinkage import Standardize
 from amgc.core.solver import Balance
 from amgc.core.statistics import ClassStatistics, Form
@@ -39,7 +41,7 @@ class IncrementalStatistics:
     privacy_: Privacy | None  # the settings of differential privacy with which the classes were learned
     sums_: Sums  # if there are any: the noisy sums that `statistics_` follow from
     _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
-    _waiting: Sums | None = None  # exact sums of the lesson that is being collected
+    _waiting: list[tuple[Tensor, np.ndarray]] | None = None  # rows and labels of the lesson that is being collected
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class IncrementalStatistics:
         delta: float = 1e-5,
         lessons: int = 1,
         clip: float | None = None,
-        directions: int = 256,
+        directions: int = 768,
         centre: Sequence[float] | None = None,
         device: str = "cpu",
         dtype: str = "float32",
@@ -101,12 +103,11 @@ class IncrementalStatistics:
         return self
 
     def collect(self, X: Any, y: Any) -> Self:
-        """Learn a batch of a lesson. With `epsilon`, the batches wait for `finish`, which adds noise to their sums once."""
+        """Learn a batch of a lesson. With `epsilon`, rows wait in memory for `finish`, which adds noise to their sums once."""
         if (privacy := self.privacy) is None:
             return self.partial_fit(X, y)
         X, y = self._checked_data(X, y, reset=self._waiting is None and not hasattr(self, "statistics_"))
-        rows = privacy.rows(X)
-        self._waiting = (self._waiting or Sums(rows.shape[1])).add(rows, y)
+        self._waiting = [*(self._waiting or []), (privacy.rows(X).float(), y)]
         return self
 
     def finish(self) -> Self:
@@ -116,7 +117,7 @@ class IncrementalStatistics:
             with self._changing():
                 if not hasattr(self, "statistics_"):
                     self._restart()
-                self._release(waiting)
+                self._release(torch.cat([rows for rows, _ in waiting]), np.concatenate([y for _, y in waiting]))
         return self
 
     @classmethod
@@ -133,17 +134,17 @@ class IncrementalStatistics:
     def _update(self, X: np.ndarray, y: np.ndarray) -> None:
         """Add samples to the statistics, with noise if there is an epsilon."""
         if self.privacy_ is not None:
-            rows = self.privacy_.rows(X)
-            return self._release(Sums(rows.shape[1]).add(rows, y))
+            return self._release(self.privacy_.rows(X), y)
         self.statistics_.update(X, y)
         self._learned(np.unique(y).tolist())
 
-    def _release(self, exact: Sums) -> None:
+    def _release(self, rows: Tensor, labels: np.ndarray) -> None:
         """Add the sums of a lesson with noise."""
         assert self.privacy_ is not None
-        self.privacy_.check(self.sums_.spent, exact.classes)
-        self._set_sums(copy.deepcopy(self.sums_).merge(release(exact, self.privacy_)))
-        self._learned(exact.classes)
+        self.privacy_.check(self.sums_.spent, np.unique(labels).tolist())
+        lesson = release(rows, labels, self.privacy_.loss)
+        self._set_sums(copy.deepcopy(self.sums_).merge(Sums.of(lesson, self.privacy_.loss)))
+        self._learned(lesson.classes)
 
     def _set_sums(self, sums: Sums) -> None:
         """Replace the noisy sums, and the statistics that follow from them."""

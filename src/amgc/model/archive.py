@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -14,6 +15,9 @@ from amgc.model.folder import Folder
 from amgc.model.manifest import MANIFEST, OURS, Manifest
 
 MAX_FILES = 8  # a model has at most three
+MAX_ENTRIES = 1000  # signatures of entries; weights contain some by accident. A million entries take gigabytes to list.
+PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+UNREADABLE = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error)
 
 
 def pack(folder: Folder) -> bytes:
@@ -38,6 +42,8 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
     most_bytes : maximum size of all files together. Bytes are counted while reading, because the sizes that a zip file states
         may be false.
     """
+    if content.count(b"PK\1\2") > MAX_ENTRIES:
+        raise FileFormatError("the zip file contains more files than a model has.")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = [one for one in archive.infolist() if not one.is_dir()]
@@ -47,17 +53,21 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
             for name in names:
                 if name != MANIFEST and (not OURS.fullmatch(name) or name.startswith(".")):
                     raise FileFormatError(f"the zip file contains {name!r}, which is not a file of a model.")
+            if any(one.compress_type not in PLAIN for one in members):
+                raise FileFormatError("the zip file is compressed in another way than by deflate; compress it anew.")
             if len(names) > MAX_FILES or len(set(names)) < len(names):
                 raise FileFormatError("the zip file contains more files than a model has, or two of the same name.")
             left = most_bytes
             for one in members:
-                with archive.open(one) as file:
-                    part = file.read(left + 1)
-                left -= len(part)
-                if left < 0:
-                    raise FileFormatError(f"the files in the zip file are larger than {most_bytes / 1e6:.0f} MB.")
-                (into / one.filename).write_bytes(part)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+                with archive.open(one) as file, (into / one.filename).open("wb") as written:
+                    while part := file.read(1 << 20):  # not all at once: a small zip file may unpack to gigabytes
+                        left -= len(part)
+                        if left < 0:
+                            raise FileFormatError(f"the files in the zip file are larger than {most_bytes / 1e6:.0f} MB.")
+                        written.write(part)
+    except FileFormatError:
+        raise
+    except UNREADABLE as error:
         raise FileFormatError(f"the file is not a readable zip file ({error}).") from error
     return Folder(into)
 

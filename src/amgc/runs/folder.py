@@ -112,6 +112,8 @@ class RunFolder:
         if not is_first_process():
             yield
             return
+        if (self / OBSERVED).is_symlink():
+            raise RunError(f"{str(self / OBSERVED)!r} is a link, so nothing is written to it; remove it.")
         try:
             with locking.locked(self.path):
                 yield
@@ -131,6 +133,7 @@ class RunFolder:
 
     def log(self, text: str) -> None:
         """Append a line with the time to log.txt."""
+        files.check_own(self / LOG)
         with (self / LOG).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 

@@ -29,6 +29,8 @@ from amgc.serve.errors import ApiError
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")  # names under which a browser on this machine reaches the server
 PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
 MAX_CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
+SLOW = 408, "The data of the request arrived too slowly; send fewer pictures at a time."
+SLOWEST = 64_000  # bytes; a body that trickles would hold its connection, and its room in memory, for hours
 API, HEALTH = "/api/", "/api/health"
 CONTENT_POLICY = "; ".join(
     [
@@ -64,7 +66,8 @@ class Limits:
     rate: int = 1200  # requests per minute and client; also the largest burst
     waiting: int = 8  # updates in the queue; each keeps its images in memory
     total_upload_mb: int = 512  # size of all request bodies in memory
-    timeout: int = 30  # seconds without data before an incomplete request is aborted
+    timeout: int = 30  # seconds in which at least SLOWEST bytes of an incomplete request must arrive
+    patience: int = 600  # seconds in which a whole request must arrive
     total_megapixels: int = 1000  # size of all images of a request
 
     def __post_init__(self) -> None:
@@ -157,6 +160,8 @@ class Body:
         self.limits = guard.settings.limits
         self.size = 0
         self._complete = False
+        self._began: float | None = None  # when the first part was waited for
+        self._since, self._came = 0.0, 0  # the current period of `timeout` seconds, and the bytes that came in it
 
     def expect(self, length: str | None) -> None:
         """Reject a body whose Content-Length is too large, before reading it."""
@@ -167,17 +172,29 @@ class Body:
         if self._complete:  # the next message, at any time, says that the client has disconnected
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), self.limits.timeout)
+            message = await asyncio.wait_for(self._receive(), max(self._seconds_left(), 0.05))  # what is there is received
         except asyncio.TimeoutError:
-            raise ApiError(408, f"No more data of the request arrived within {self.limits.timeout} s.") from None
+            raise ApiError(*SLOW) from None
         self._complete = not message.get("more_body", False)
         came = len(message.get("body", b""))
+        self._came += came
+        if not self._complete and self._seconds_left() <= 0:
+            raise ApiError(*SLOW)
         self._check(self.size + came)
         if self.guard.received_bytes + came > self.limits.total_upload_mb * 1_000_000:
             raise ApiError(503, "Too many pictures are being sent at the same time; try again in 2 s.", 2)
         self.guard.received_bytes += came
         self.size += came
         return message
+
+    def _seconds_left(self) -> float:
+        """Return how long to wait for more: to the end of the period, in which SLOWEST bytes must come, and of `patience`."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began = self._since = now
+        if self._came >= SLOWEST:
+            self._since, self._came = now, 0
+        return min(self._since + self.limits.timeout, self._began + self.limits.patience) - now
 
     def _check(self, size: int) -> None:
         if size > self.limits.upload_bytes:

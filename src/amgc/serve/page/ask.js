@@ -147,7 +147,8 @@ function correction(picture, title) {
 
 /** Return the answers as comma-separated values. */
 function table() {
-  const cell = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
+  const safe = (value) => (typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : value); // not a formula
+  const cell = (value) => `"${String(safe(value) ?? "").replaceAll('"', '""')}"`;
   const most = Math.max(1, ...results.map(({ words }) => words.classes.length));
   const head = ["picture", "answer", "fit", ...Array.from({ length: most }, (_, at) => [`class ${at + 1}`, `probability ${at + 1}`]).flat()];
   const rows = results.map(({ path, words, answer }) => [
