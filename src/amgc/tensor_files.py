@@ -152,6 +152,11 @@ def _read(
         raise FileFormatError(
             f"{os.fspath(path)!r} is damaged or not a model file ({error}); restore it from a copy."
         ) from error
+    return _checked(path, about, kind), tensors
+
+
+def _checked(path: str | os.PathLike[str], about: Any, kind: str) -> dict[str, Any]:
+    """Return the metadata of a file if `write` made it with the same `kind`."""
     if not isinstance(about, dict) or not isinstance(about.get("header"), dict):
         raise FileFormatError(f"{os.fspath(path)!r} was not written by amgc.")
     if about.get("kind") != kind:
@@ -160,7 +165,22 @@ def _read(
         raise FileFormatError(
             f"{os.fspath(path)!r} has file version {about.get('version')}; this amgc reads version {VERSION}."
         )
-    return about, tensors
+    return about
+
+
+def from_bytes(content: bytes, kind: str, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the header and the tensors of what `to_bytes` made with the same `kind`. `name` is for errors."""
+    import safetensors.torch
+
+    try:
+        tensors = {each: tensor.clone() for each, tensor in sorted(safetensors.torch.load(content).items())}
+        length = int.from_bytes(content[:8], "little")
+        text = parse_json(content[8 : 8 + length].decode()).get("__metadata__", {}).get("amgc")
+        about = parse_json(text) if text else None
+    except (SafetensorError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"{name!r} is damaged ({error}).") from error
+    about = _checked(name, about, kind)
+    return _verified(name, about, _digest(about["header"], tensors)), tensors
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:

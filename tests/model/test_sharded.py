@@ -147,7 +147,7 @@ def test_a_shard_is_tried_again(vectors, tmp_path, monkeypatch):
 
 def test_finished_shards_are_not_computed_again_and_damaged_ones_are(vectors, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = [rows("cat", "dog", "owl", seed=seed) for seed in range(4)]
+    given = [rows(*2 * ("cat", "dog", "owl"), seed=seed) for seed in range(4)]
     computed: list[int] = []
 
     def stopping(job: Job, waiting: list) -> Iterator:
@@ -312,6 +312,28 @@ def test_parts_are_replaced_by_their_sum(vectors, monkeypatch):
             yield one
             most = max(most, len(list((vectors.path / sharded.SHARDS).glob("part-*"))))
 
-    vectors.learn_shards([rows("cat", "dog", seed=seed) for seed in range(12)], watching)
+    vectors.learn_shards([rows("cat", "dog", "cat", "dog", seed=seed) for seed in range(12)], watching)
     assert most <= 4
-    assert parts.CHUNK and vectors.classes == {"cat": 12, "dog": 12}
+    assert parts.CHUNK and vectors.classes == {"cat": 24, "dog": 24}
+
+
+def test_the_features_of_a_single_image_are_never_on_the_disk(vectors, tmp_path):
+    """The mean of a class with one image is that image's features."""
+    given = [rows("cat", seed=0), rows("dog", "dog", "cat", seed=1), rows("cat", "owl", "owl", seed=2), rows("owl", seed=3)]
+    single = [np.array(row, kind).tobytes() for shard in given for _, row in shard.rows for kind in (np.float32, np.float64)]
+    stored = 0
+
+    def watching(job: Job, waiting: list) -> Iterator:
+        nonlocal stored
+        for one in here(job, waiting):
+            yield one
+            for path in (vectors.path / sharded.SHARDS).iterdir():
+                content = path.read_bytes()
+                assert not any(row in content for row in single), path.name
+                stored += path.suffix == ".safetensors"
+
+    vectors.learn_shards(given, watching)
+    assert stored, "sums of several images are"
+    other = Model.create(tmp_path / "other", features="vectors")
+    other.learn_shards(given)
+    assert bits(vectors) == bits(other) and vectors.classes == {"cat": 3, "dog": 2, "owl": 3}

@@ -147,11 +147,23 @@ class Part:
     header: dict[str, Any]
     statistics: ClassStatistics
 
+    @property
+    def may_be_stored(self) -> bool:
+        return hides_images(self.statistics)
 
-def read_part(path: Path, job: Job, shard: Shard) -> Part:
+
+def hides_images(statistics: ClassStatistics) -> bool:
+    """Return whether no class has a single image, whose features would be the mean of the class."""
+    return not bool((statistics.count == 1).any())
+
+
+def read_part(source: Path | bytes, job: Job, shard: Shard) -> Part:
     """Read and check what a worker returned. Raises ShardError, which names the shard, if it cannot be merged."""
     try:
-        header, tensors = tensor_files.read(path, KIND)
+        if isinstance(source, bytes):
+            header, tensors = tensor_files.from_bytes(source, KIND, shard.name)
+        else:
+            header, tensors = tensor_files.read(source, KIND)
         for name in ("amgc", "extractor"):
             expected = job.amgc if name == "amgc" else job.checksum
             if header[name] != expected:

@@ -2,7 +2,8 @@
 
 So the result does not depend on the number of workers, or on which of them is faster. Finished shards are kept in the folder
 `.shards` of the model until all are merged: a driver that was killed goes on where it was. The files of single shards are
-deleted as soon as their sum takes no more room than they do.
+deleted as soon as their sum takes no more room than they do. What has a class with a single image stays in memory: the mean of
+that class is the image's features.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from amgc.data.shards import Shard, ShardError
 from amgc.locking import FolderBusyError, locked
 from amgc.model.changes import Lesson
 from amgc.model.folder import ModelBusyError, ModelError
-from amgc.model.parts import NAMED, Job, Part, numbered, read_part
+from amgc.model.parts import NAMED, Job, Part, hides_images, numbered, read_part
 from amgc.model.pictures import PictureError
 from amgc.model.state import State
 
@@ -84,6 +85,7 @@ class Kept:
 
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
         self.folder, self.plan = folder, plan
+        self.in_memory = 0  # bytes of merged parts that were never written
 
     @property
     def found(self) -> dict[str, Any]:
@@ -128,8 +130,10 @@ class Kept:
     def tidy(self, merged: Merged, *, always: bool = False) -> None:
         """Replace the parts that are merged by their sum, if they take as much room."""
         parts = [path for path in self.folder.glob("part-*.safetensors") if path.name < self.part(merged.done).name]
-        if always or (parts and sum(path.stat().st_size for path in parts) >= merged.statistics.nbytes):
+        size = self.in_memory + sum(path.stat().st_size for path in parts)
+        if (always or (size and size >= merged.statistics.nbytes)) and hides_images(merged.statistics):
             merged.write(self.folder / MERGED)
+            self.in_memory = 0
             for path in parts:
                 path.unlink()
 
@@ -155,18 +159,19 @@ def collect(
         statistics = ClassStatistics(state.extractor.dim, own.covariance, own.rank, dtype=torch.float64, device=own.device)
         merged = Merged(statistics)
     ready = {number for number in range(merged.done, len(shards)) if _readable(kept, number, job, shards[number])}
+    fresh: dict[int, Part] = {}  # parts in memory that are not merged yet
     failed: dict[int, str] = {}
     total = sum(shard.size for shard in shards)
     share = sum(shard.size for number, shard in enumerate(shards) if number < merged.done or number in ready)
 
-    def advance(fresh: dict[int, Part]) -> None:
-        """Merge what is next. `fresh` are parts that are in memory still."""
+    def advance() -> None:
+        """Merge what is next."""
         while merged.done in ready or merged.done in failed:
             number = merged.done
             if number in failed:
                 merged.bad.append([shards[number].name, failed[number]])
             else:
-                part = fresh.get(number) or read_part(kept.part(number), job, shards[number])
+                part = fresh.pop(number, None) or read_part(kept.part(number), job, shards[number])
                 _check_names(state, merged, part)
                 merged.add(part)
             merged.done += 1
@@ -174,10 +179,9 @@ def collect(
         finished = merged.done + sum(number >= merged.done for number in ready)
         progress(Progress(finished, len(shards), merged.images, share / max(total, 1)))
 
-    advance({})
+    advance()
     waiting = [(number, shards[number]) for number in range(merged.done, len(shards)) if number not in ready]
     for number, found in engine(job, waiting):
-        fresh = {}
         if isinstance(found, str):
             if on_bad_shard == "error":
                 count = merged.done + sum(one >= merged.done for one in ready)
@@ -187,10 +191,16 @@ def collect(
                 )
             failed[number] = found
         else:
-            fresh[number] = read_part(kept.put(number, found), job, shards[number])
+            part = read_part(found, job, shards[number])
+            if part.may_be_stored:
+                kept.put(number, found)
+            else:
+                kept.in_memory += len(found)
+            if number == merged.done or not part.may_be_stored:
+                fresh[number] = part
             ready.add(number)
         share += shards[number].size
-        advance(fresh)
+        advance()
     if merged.done < len(shards):
         raise ModelError(f"the workers ended before shard {shards[merged.done].name!r} was done; repeat the command.")
     if not merged.images:
