@@ -191,6 +191,16 @@ def test_images_that_were_not_learned_are_reported(capsys):
     assert "none of their images could be used: bad" in output and "photos/loose.png (outside sub-folders)" in output
 
 
+def test_every_file_that_is_left_out_is_counted_and_named(capsys):
+    folder("photos", "cat", "dog")
+    names = [f"photos/cat/note{number}.txt" for number in range(60)]
+    for name in names:
+        Path(name).touch()
+    assert main(["learn", "model", "photos", *QUICK]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Left out: 60: " in output and all(name in output for name in names)
+
+
 @pytest.mark.parametrize("name", ["resnet18", "resnet32", "convnet"])
 def test_a_network_without_weights_is_refused_before_anything_is_learned(name, capsys):
     folder("photos", "cat", "dog")

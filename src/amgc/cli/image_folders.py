@@ -8,7 +8,7 @@ from pathlib import Path
 from amgc.cli.errors import UsageError
 from amgc.cli.output import shortened
 
-NAMED = 50  # files of one reason that are named
+NAMED = 50  # files of one reason that an error names
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 
 
@@ -84,15 +84,15 @@ def leave_out(left: dict[str, list[str]], more: Mapping[str, Sequence[Path]]) ->
             left.setdefault(reason, []).extend(map(str, paths))
 
 
-def as_lines(left: Mapping[str, Sequence[str]]) -> list[str]:
-    """Describe what was left out, one line for each reason.
+def as_lines(left: Mapping[str, Sequence[str]], most: int | None = None) -> list[str]:
+    """Describe what was left out, one line for each reason, with all names or the first `most`.
 
     >>> as_lines({"hidden": ["a/.x"], "no images": list("abcdefg")})
     ['a/.x (hidden)', '7: a, b, c, d, e, f, g (no images)']
     """
     counts = {reason: f"{len(names):,}: " if len(names) > 1 else "" for reason, names in left.items()}
-    return [f"{counts[reason]}{shortened(names, NAMED)} ({reason})" for reason, names in left.items()]
+    return [f"{counts[reason]}{shortened(names, most or len(names))} ({reason})" for reason, names in left.items()]
 
 
 def _instead(left: Mapping[str, Sequence[str]]) -> str:
-    return f" Left out: {'; '.join(as_lines(left))}" if left else ""
+    return f" Left out: {'; '.join(as_lines(left, NAMED))}" if left else ""
