@@ -56,7 +56,6 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         updates.start()
-        batcher.start()
         yield
         batcher.close()
         await asyncio.to_thread(updates.close)
@@ -119,6 +118,7 @@ def create_app(
                 _, refused = await asyncio.wrap_future(workers.submit(split_by_size, pictures, limits))
                 if refused:
                     raise ApiError(413, str(refused[0]))
+                batcher.start()
                 found = await work.result(request, batcher.submit(pictures, options.top, options.reject))
         except Exception as error:
             raise api_error(error) from error

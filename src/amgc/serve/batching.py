@@ -55,7 +55,10 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="amgc-batch", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start the thread, if it does not run yet."""
+        with self._lock:
+            if self._thread.ident is None:
+                self._thread.start()
 
     def close(self) -> None:
         """End the thread after the requests that are in the queue."""
