@@ -236,7 +236,12 @@ class Rebuild:
             columns = columns / (columns.square().mean(2, keepdim=True).clamp_min(1e-12).sqrt() + settled.contrast)
             weight = made.get_buffer(f"weight{place}")
             shrunk = torch.nn.functional.softshrink(columns @ weight[:-1] + weight[-1], settled.threshold)
-            averages = made._averages(*made._positions(side)).float()
+            high, wide = made._positions(side)
+            cell = (torch.arange(high) * settled.grid // high)[:, None] * settled.grid + torch.arange(
+                wide
+            ) * settled.grid // wide
+            member = torch.nn.functional.one_hot(cell.flatten(), settled.grid**2).float().T
+            averages = member / member.sum(1, keepdim=True)  # (cells, positions)
             parts += [
                 (averages @ half).clamp_min(1e-12).pow(settled.power).flatten(1) for half in (shrunk.relu(), (-shrunk).relu())
             ]

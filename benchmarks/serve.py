@@ -80,7 +80,7 @@ async def ask(address: str, images: list[bytes], clients: int, total: int) -> tu
 
 
 def memory(address: str) -> float:
-    return float(re.search(r"amgc_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text)[1])
+    return float(re.search(r"(?m)^amgc_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text)[1])
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
-import warm
 from PIL import Image
 
 import amgc
@@ -46,7 +46,7 @@ def often(pages: list[Path]) -> list:
 @pytest.mark.parametrize("page", often([page for page in PAGES if blocks(page, "python")]))
 def test_the_examples_on_a_page_run_one_after_another(page, tmp_path):
     (tmp_path / "example.py").write_text("\n".join(blocks(page, "python")))
-    printed = warm.script(Path("example.py"), folder=tmp_path)
+    printed = forked.script(Path("example.py"), folder=tmp_path)
     if page.name == "README.md":
         check_the_readmes_figures(printed)
 
@@ -75,7 +75,7 @@ def short(arguments: list[str]) -> list[str]:
 
 def run_commands(given: list[list[str]], folder: Path, **environment: str) -> None:
     """`amgc` with these arguments, one after another, in one process."""
-    warm.commands(given, folder, {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(folder / "cache")} | environment)
+    forked.commands(given, folder, {"OMP_NUM_THREADS": "1", "AMGC_CACHE": str(folder / "cache")} | environment)
 
 
 @pytest.mark.parametrize("page", often([page for page in PAGES if commands(page)]))
@@ -112,10 +112,10 @@ def check_the_exported_model(page: Path, folder: Path) -> None:
     ]
     Image.open(folder / photos[0]).resize((900, 700)).save(folder / "photo.jpg")  # decoded at a fraction of its size
     photos.append("photo.jpg")
-    printed = warm.commands([["predict", "both", *photos, "--json"]], folder, {})
+    printed = forked.commands([["predict", "both", *photos, "--json"]], folder, {})
     answers = [json.loads(line) for line in printed.splitlines()]
     for photo, answer in zip(photos, answers, strict=True):
-        name, share = warm.script(Path("classify.py"), photo, folder=folder).split()
+        name, share = forked.script(Path("classify.py"), photo, folder=folder).split()
         assert (photo, name) == (answer["source"], answer["answer"])
         assert float(share) == pytest.approx(answer["classes"][0]["probability"], abs=1e-5)
 
@@ -247,7 +247,7 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
     kept = list(map(shown, notebook.cells))
-    cheap = f"import sys; sys.path.append({str(Path(warm.__file__).parent)!r}); import warm; warm.make_cheap()"
+    cheap = f"import sys; sys.path.append({str(Path(forked.__file__).parent)!r}); import forked; forked.make_cheap()"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(cheap))
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert list(map(shown, notebook.cells))[1:] == kept  # the notebook is committed with its outputs
@@ -259,7 +259,7 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [path for path in SCRIPTS if "--quick" in path.read_text()], ids=lambda path: path.stem)
 def test_every_benchmark_with_a_quick_version_runs_it(script, tmp_path):
-    assert f"command: python benchmarks/{script.name} --quick" in warm.script(script, "--quick", folder=tmp_path)
+    assert f"command: python benchmarks/{script.name} --quick" in forked.script(script, "--quick", folder=tmp_path)
 
 
 @pytest.mark.slow
@@ -270,7 +270,7 @@ def test_every_benchmark_imports_and_takes_the_flags_that_its_usage_names(tmp_pa
     code += "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
     code += "        runpy.run_path(script, run_name='__main__')\n    said[script] = out.getvalue()\nprint(json.dumps(said))\n"
     (tmp_path / "help.py").write_text(code)
-    said = json.loads(warm.script(Path("help.py"), str(ROOT / "benchmarks"), *map(str, SCRIPTS), folder=tmp_path))
+    said = json.loads(forked.script(Path("help.py"), str(ROOT / "benchmarks"), *map(str, SCRIPTS), folder=tmp_path))
     assert list(said) == [str(script) for script in SCRIPTS]
     for script in SCRIPTS:
         usage = re.findall(rf"^ +python benchmarks/{script.name}(.*?)(?:  #.*)?$", script.read_text(), flags=re.M)

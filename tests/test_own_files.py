@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
-import warm
 from PIL import Image
 from threads import one_thread as one_thread
 
@@ -73,8 +73,8 @@ def test_a_run_on_ones_own_data_and_extractor_is_resumed_in_a_new_process_elsewh
     Path("elsewhere").mkdir()
     resume = ["resume", str(Path("x").resolve()), "--quiet"]
     with pytest.raises(AssertionError, match=r"labelled\.py"):
-        warm.commands([resume], here / "elsewhere", {})
-    warm.commands([[*resume, "--trust", str(here / "labelled.py"), str(here / "hog.py")]], here / "elsewhere", {})
+        forked.commands([resume], here / "elsewhere", {})
+    forked.commands([[*resume, "--trust", str(here / "labelled.py"), str(here / "hog.py")]], here / "elsewhere", {})
     assert main([*RUN[:-1], "y", "--method", "lda", "--quiet"]) == 0
     resumed, whole = load_run(Path("x")), load_run(Path("y"))
     assert resumed.finished and resumed.metrics.accuracy == whole.metrics.accuracy
@@ -146,7 +146,7 @@ def test_a_model_names_no_code_but_takes_an_imported_extractor(monkeypatch: pyte
     assert model.predict("photos/36.png")[0].label == "a"
     assert amgc.Model.open("m").classes == model.classes
     with pytest.raises(AssertionError, match="needs the extractor 'hog'") as raised:
-        warm.commands([["predict", "m", "photos/36.png"]], Path.cwd(), {})
+        forked.commands([["predict", "m", "photos/36.png"]], Path.cwd(), {})
     assert "Traceback" not in str(raised.value)
 
 

@@ -22,7 +22,8 @@ from amgc.model import Model, ModelError
 
 pytestmark = pytest.mark.cpus
 
-NOT_LINEAR = {"acil", "ds-al", "fecam", "ncm", "ranpac"}  # a new method that is refused has to be named here
+# A new method that is refused has to be named here.
+NOT_LINEAR = {"acil", "adagauss", "adc", "amgc-drift", "dpcr", "ds-al", "fecam", "ldc", "ncm", "ranpac", "sdc"}
 
 
 def finished(

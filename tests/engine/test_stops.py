@@ -50,14 +50,14 @@ def test_a_class_of_one_image_does_not_keep_a_stop_from_being_saved(tmp_path: Pa
     """Its mean is always the features of that image, so waiting does not help."""
     config = tiny.config("amgc", sizes=(2, 2), natural_order=True, later={"batch_size": 64, "epochs": 6})
     at = stopped_at(config, tmp_path, tiny.images((9, 9, 9, 1)), step=4)
-    assert at == {"task": 1, "step": 4, "begun": True}
+    assert at == {"task": 1, "stage": 0, "earlier": 0, "step": 4, "begun": True}
 
 
 def test_a_stop_waits_for_a_second_image_of_a_class_that_has_one(tmp_path: Path) -> None:
     """The mean of one image would put the features of that image into the checkpoint."""
     config = tiny.config("amgc", sizes=(2, 1), natural_order=True, later={"batch_size": 1})
     at = stopped_at(config, tmp_path, tiny.images((9, 9, 5)), step=1)
-    assert at == {"task": 1, "step": 2, "begun": True}
+    assert at == {"task": 1, "stage": 0, "earlier": 0, "step": 2, "begun": True}
 
 
 def test_a_class_of_one_image_does_not_keep_checkpoints_from_being_written(
@@ -92,7 +92,13 @@ def test_a_stop_after_the_training_keeps_all_of_it(
         patched.setattr(kind, place, stopping)
         run(config, tmp_path / "stopped", watch, dataset)
     assert watch.done > 0
-    assert read(tmp_path / "stopped" / CHECKPOINT)[0]["position"] == {"task": 1, "step": watch.done, "begun": True}
+    assert read(tmp_path / "stopped" / CHECKPOINT)[0]["position"] == {
+        "task": 1,
+        "stage": 0,
+        "earlier": 0,
+        "step": watch.done,
+        "begun": True,
+    }
     again = StopAfter()
     resume(tmp_path / "stopped", again, dataset)
     assert again.task == 1 and again.done == 0, "no step is done twice"

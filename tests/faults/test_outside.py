@@ -71,7 +71,7 @@ def test_a_run_whose_output_is_closed_goes_on_and_says_so(monkeypatch, capsys, c
     monkeypatch.setattr(sys, "stdout", Closing(code))
     assert main(["run", *TINY, "--method", "finetune", "--out", "x"]) == 0
     assert load_run("x").finished
-    assert capsys.readouterr().err.count("the output was closed; the run goes on") == 1
+    assert capsys.readouterr().err.count("the output was closed; the run continues") == 1
 
 
 def test_a_full_disk_behind_the_output_is_still_an_error(monkeypatch):

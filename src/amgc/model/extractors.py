@@ -52,6 +52,7 @@ class ExtractorOptions(TypedDict, total=False):
     threshold: float
     mirror: bool | None
     power: float
+    components: int
     contrast: float
     whitening: float
     # lite0, lite1, lite2; resize also of timm

@@ -1,11 +1,11 @@
-"""The helper `warm`: errors in a process are reported."""
+"""The helper `forked`: errors in a process are reported."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import forked
 import pytest
-import warm
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ import warm
 def test_a_script_that_warns_or_fails_is_an_error(code: str, output: str, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(code)
     with pytest.raises(AssertionError, match=output):
-        warm.script(Path("one.py"), folder=tmp_path)
+        forked.script(Path("one.py"), folder=tmp_path)
 
 
 def test_a_command_that_fails_is_an_error_and_what_others_print_is_returned(tmp_path: Path) -> None:
-    assert "fast-digits" in warm.commands([["list", "presets"]], tmp_path, {})
+    assert "fast-digits" in forked.commands([["list", "presets"]], tmp_path, {})
     with pytest.raises(AssertionError, match="nowhere"):
-        warm.commands([["list", "presets"], ["resume", "nowhere"]], tmp_path, {})
+        forked.commands([["list", "presets"], ["resume", "nowhere"]], tmp_path, {})
