@@ -83,6 +83,7 @@ def accuracy(folder: Path) -> float:
     return sum(correct) / sum(total)
 
 
+@pytest.mark.slow  # the next test has fewer images
 def test_digits_with_the_defaults(tmp_path: Path) -> None:
     assert main(["run", "fast-digits", "--out", str(tmp_path), "--quiet"]) == 0
     assert accuracy(tmp_path) > 0.95

@@ -135,6 +135,7 @@ def test_killed_at_any_step_no_photo_is_lost_and_sorting_and_undoing_go_on(tmp_p
     assert number > 15
 
 
+@pytest.mark.slow  # the test before undoes what a killed sort has done
 @pytest.mark.parametrize(("how", "apart"), WAYS)
 def test_an_undo_that_is_killed_at_any_step_can_be_repeated(tmp_path, monkeypatch, how, apart):
     for number in range(1, 500):

@@ -122,7 +122,7 @@ def assert_the_next_change_tidies_up(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["learn", "undo", *(pytest.param(name, marks=SLOW) for name in ("forget", "merge", "rename", "join"))]
+    "change", ["learn", *(pytest.param(name, marks=SLOW) for name in ("undo", "forget", "merge", "rename", "join"))]
 )
 def test_a_process_that_is_killed_at_any_write_leaves_the_model_as_it_was_or_changed(tmp_path, monkeypatch, change):
     model, other = prepared(tmp_path)
