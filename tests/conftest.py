@@ -18,8 +18,20 @@ import torch
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run slow tests first, so that all processes finish at about the same time. With other kernels, run fewer variants."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Let each process begin with its share of the slow tests, so that all finish at about the same time.
+
+    xdist gives each process a part of the list, and moves tests from the end of one part to a process that has nothing left to
+    do. With other kernels, run fewer variants.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = [item for item in items if not item.get_closest_marker("slow")]
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = [
+        item
+        for number in range(processes)
+        for tests in (slow, others)
+        for item in tests[len(tests) * number // processes : len(tests) * (number + 1) // processes]
+    ]
     if "AMGC_CPUS" in os.environ:
         kept = representatives(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
