@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from amgc.data import registry
+from amgc.data import registry, storage
 from amgc.options import option
 from amgc.registry import split_name
 
@@ -108,12 +108,10 @@ class FileShard:
 
 
 @dataclass(frozen=True)
-class VectorShard:
-    """A file of vectors; see `amgc.data.vectors`."""
+class StoredShard:
+    """A file on a disk or at an address. Subclasses yield its samples."""
 
     path: str
-    split: str = "train"
-    label: str | None = None
 
     @property
     def name(self) -> str:
@@ -121,15 +119,22 @@ class VectorShard:
 
     @property
     def size(self) -> int:
-        return max(os.stat(self.path).st_size, 1)
+        return storage.describe(self.path)[0]
 
     @property
     def unit(self) -> str:
         return "bytes"
 
     def stamp(self) -> str:
-        status = os.stat(self.path)
-        return f"{status.st_size} {status.st_mtime_ns}"
+        return storage.describe(self.path)[1]
+
+
+@dataclass(frozen=True)
+class VectorShard(StoredShard):
+    """A file of vectors; see `amgc.data.vectors`."""
+
+    split: str = "train"
+    label: str | None = None
 
     def samples(self) -> Iterator[Sample]:
         from amgc.data.vectors import read_vectors

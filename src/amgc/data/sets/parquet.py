@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from amgc.data import storage
 from amgc.data.registry import data_set
-from amgc.data.shards import Columns, Sample, ShardError
+from amgc.data.shards import Columns, Sample, ShardError, StoredShard
 from amgc.data.source_sets import IMAGE, LABEL, SourceOptions, column, dataset, image_bytes, label_text
 
 if TYPE_CHECKING:
@@ -22,27 +22,11 @@ ROWS = 256  # that are read at a time
 
 
 @dataclass(frozen=True)
-class ParquetShard:
+class ParquetShard(StoredShard):
     """A Parquet file."""
 
-    path: str
     image: str | None = None
     label: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.path
-
-    @property
-    def size(self) -> int:
-        return storage.describe(self.path)[0]
-
-    @property
-    def unit(self) -> str:
-        return "bytes"
-
-    def stamp(self) -> str:
-        return storage.describe(self.path)[1]
 
     def samples(self) -> Iterator[Sample]:
         try:

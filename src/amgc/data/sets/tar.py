@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from amgc.data import storage
 from amgc.data.registry import data_set
-from amgc.data.shards import Columns, Sample, ShardError
+from amgc.data.shards import Columns, Sample, ShardError, StoredShard
 from amgc.data.source_sets import IMAGE, SourceOptions, dataset
 
 if TYPE_CHECKING:
@@ -24,27 +24,11 @@ ZEROS = b"\0" * tarfile.BLOCKSIZE
 
 
 @dataclass(frozen=True)
-class TarShard:
+class TarShard(StoredShard):
     """A tar file. Members with the same name up to its first dot are one sample: `0001.jpg` and its label `0001.cls`."""
 
-    path: str
     image: str | None = None
     label: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.path
-
-    @property
-    def size(self) -> int:
-        return storage.describe(self.path)[0]
-
-    @property
-    def unit(self) -> str:
-        return "bytes"
-
-    def stamp(self) -> str:
-        return storage.describe(self.path)[1]
 
     def samples(self) -> Iterator[Sample]:
         key, parts = "", dict[str, bytes]()
