@@ -20,7 +20,7 @@ from torch import Tensor
 from amgc.core.inputs import Label, group_by_label
 
 # Shares of the loss that go to counts, to the common mean, and at most and at least to each of two sums of x xᵀ; the sums of
-# classes get the rest. Chosen on held-out training features of CIFAR-100; `benchmarks/privacy.py --only shares` compares others.
+# classes get the rest. Chosen on held-out training features of CIFAR-100; `benchmarks/privacy.py --only shares` compares.
 COUNT, CENTRE, SECOND, LEAST = 0.02, 0.002, 0.10, 0.005
 ENOUGH = 0.4  # samples, times √loss, over m^1.5, from which the sums of x xᵀ are worth the most
 BITS = 24  # sums and noise are multiples of about 2^-24 of the noise's standard deviation
