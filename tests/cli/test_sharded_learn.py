@@ -58,7 +58,7 @@ def test_a_first_lesson_that_fails_at_once_leaves_no_model(monkeypatch):
     folder("photos", "cat", "dog")
     monkeypatch.setattr(engines, "here", lambda job, shards: iter([(0, "it cannot be read.")]))
     assert main(["learn", "model", "photos", *QUICK, "--jobs", "1", "--quiet"]) == 2
-    assert not Path("model/manifest.json").exists()
+    assert not Path("model").exists()
 
 
 def test_vectors_are_learned_in_shards_too():

@@ -275,7 +275,11 @@ def only_driver(path: Path) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     try:
         with locked(folder):
-            yield folder
+            try:
+                yield folder
+            finally:
+                if not any(folder.glob("*.safetensors")):  # no shard was finished: a model that fails at once leaves nothing
+                    remove(folder)
     except FolderBusyError as error:
         raise ModelBusyError(f"the model in {str(path)!r} is learning from shards already ({error}).") from None
 
