@@ -48,7 +48,7 @@ def on_ray(*arguments: str) -> subprocess.Popen[str]:
 def test_a_killed_ray_worker_loses_nothing_and_counts_nothing_twice():
     """On two workers, of which one is killed in the middle of task 2. Ctrl-C is pressed after another has taken over."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'amgc[ray]'")
-    long = ["--later.epochs", "60"]
+    long = ["--later.epochs", "20"]
     arguments = ["amgc", "finetune", *DIGITS, *long, "--checkpoint-minutes", "0"]  # a checkpoint after every step
     with on_ray(*arguments) as process:
         wait_until(lambda: saved_in_task_2(PLACE / "finetune"), process)
