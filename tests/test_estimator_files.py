@@ -312,6 +312,7 @@ def rewritten(path: Path, change) -> None:
     tensor_files.write(path, "classifier", header, tensors)
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize(
     "change",
     [

@@ -270,6 +270,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
     assert read(path, KIND)[0] == {"other": True} and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.any_cpu
 def test_a_full_disk_is_an_os_error_that_names_the_file(tmp_path):
     """safetensors raises its own error without an errno. A limit on the file size of the process simulates a full disk."""
     path = tmp_path / "kept.safetensors"

@@ -58,6 +58,7 @@ def digits() -> Dataset:
     return replace(whole, train=train, test=test)
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("method", methods())
 def test_a_run_of_every_method_becomes_a_model_that_answers_the_same_or_is_refused(tmp_path: Path, method: str) -> None:
     short = {"batch_size": 32}

@@ -258,6 +258,7 @@ def test_a_head_that_is_solved_from_the_start_enlarges_task_1_as_well(tmp_path: 
     assert written(tmp_path, 2)["margins"]["own"][2:] == [0, 0]
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize(
     ("name", "hyper"),
     [

@@ -191,6 +191,7 @@ def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, m
     assert streamed.passed == 54 + 18 + (6 + 12 + 18), "test images go through the network again after every task"
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("draw", ["patches", "gaussian"])
 def test_neither_images_nor_features_nor_raw_patches_are_in_the_folder(draw: str, tmp_path: Path) -> None:
     """Nor is the normalised patch from which a filter was computed."""

@@ -28,6 +28,7 @@ def test_resnet18_has_the_published_number_of_parameters(stem: str, expected: in
     assert count(build("resnet18", image_shape=(3, 32, 32), stem=stem)) == expected
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize(
     ("shortcut", "expected"),
     [
@@ -39,6 +40,7 @@ def test_resnet32_has_the_published_number_of_parameters(shortcut: str, expected
     assert count(build("resnet32", image_shape=(3, 32, 32), shortcut=shortcut)) == expected
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize(("width", "dim"), [(1.0, 512), (0.5, 256), (0.25, 128), (2.0, 1024), (1 / 64, 8)])
 def test_the_width_factor_scales_the_features(width: float, dim: int) -> None:
     assert build("resnet18", image_shape=(3, 32, 32), width=width).dim == dim

@@ -99,6 +99,7 @@ def test_a_header_of_another_form_is_refused(change: dict[str, Any], tmp_path: P
         load_extractor(tmp_path / "net.safetensors")
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("wrong", [([0.5], [0.0]), ([0.5], None), (["x"], [1.0]), ([], []), ([float("nan")], [1.0]), (3, 3)])
 def test_a_file_with_an_impossible_normalisation_is_refused(wrong: Any, network: Extractor, tmp_path: Path) -> None:
     network.mean, network.std = wrong

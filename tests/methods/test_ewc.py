@@ -167,12 +167,14 @@ def last_line(folder: Path, softmax: str) -> tuple[float, float, float]:
     return correct.sum() / total.sum(), correct[-2:].sum() / total[-2:].sum(), total[-2:].sum() / total.sum()
 
 
+@pytest.mark.any_cpu
 def test_with_all_seen_classes_in_the_softmax_it_knows_the_last_task_alone(tmp_path: Path) -> None:
     """The penalty does not prevent the scores of old classes from falling, so the accuracy is the share of the last task."""
     everything, last, share = last_line(tmp_path, "seen")
     assert last > 0.9 and abs(everything - share) < 0.05
 
 
+@pytest.mark.any_cpu
 def test_with_the_new_classes_alone_in_the_softmax_some_old_ones_survive(tmp_path: Path) -> None:
     """PyCIL's way, on digits. The paper's 9.7 % for EWC on CIFAR-100, about 1/T, is not a consequence of the loss alone."""
     everything, _, share = last_line(tmp_path, "new")

@@ -16,6 +16,7 @@ from amgc.methods.registry import find
 pytestmark = pytest.mark.cpus
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("method", ["ncm", "lda", "fecam", "acil", "ds-al", "ranpac"])
 def test_settings_of_later_tasks_change_nothing(method: str, tmp_path: Path) -> None:
     lines = run(tiny.config(method), tmp_path / "one", dataset=tiny.images())

@@ -122,6 +122,7 @@ def test_the_last_class_can_be_forgotten_and_others_learned_after(make):
 NAMES = ("../a/b", "кошка", "猫", "🦊" * 3, "x" * 300, "a\nb", "con", ".", "C:\\", "true \\ predicted", " spaced ", "'\"`$(x)")
 
 
+@pytest.mark.any_cpu
 def test_any_string_is_a_class_name(make):
     model = make()
     model.learn_all({name: draw(f"{place}") for place, name in enumerate(NAMES)})
