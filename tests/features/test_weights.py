@@ -12,7 +12,7 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
-from amgc.features.registry import build, extractors
+from amgc.features.registry import blank, extractors
 from amgc.features.weights import load_extractor, load_weights, read_weights, save_extractor
 
 pytestmark = pytest.mark.cpus
@@ -86,7 +86,7 @@ def test_a_file_that_names_a_place_to_get_a_model_from_is_refused_before_anythin
 ) -> None:
     header = {"extractor": name, "image_shape": SHAPE, "options": {"model": model, "pretrained": True}}
     tensor_files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
-    monkeypatch.setattr("amgc.features.weights.build", lambda *_, **__: pytest.fail("something was built"))
+    monkeypatch.setattr("amgc.features.weights.blank", lambda *_, **__: pytest.fail("something was built"))
     with pytest.raises(files.FileFormatError, match="not a plain name of timm"):
         load_extractor(tmp_path / "net.safetensors")
 

@@ -7,6 +7,7 @@ because their flags depend on the chosen methods and data.
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import io
 import os
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code: 0, 1 (failed), 2 (wrong input) or 130 (stopped by the user)."""
     # Let waiting threads sleep: on a busy machine, spinning threads make a run ten to a hundred times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch reads it when it is imported
+    gc.set_threshold(100_000)  # hundreds of thousands of objects are made by importing torch, and stay: search them rarely
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show, and names that are not UTF-8, become escapes
             stream.reconfigure(errors="backslashreplace")

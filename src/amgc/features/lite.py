@@ -170,6 +170,9 @@ class Conv(nn.Conv2d):
         super().__init__(channels, width, kernel, stride, kernel // 2 if stride == 1 else 0, groups=groups)
         self.clamp = clamp
 
+    def reset_parameters(self) -> None:
+        """Draw no weights: they are always loaded."""
+
     def forward(self, maps: Tensor) -> Tensor:
         if self.stride[0] > 1:
             (top, bottom), (left, right) = (_same(size, self.kernel_size[0], self.stride[0]) for size in maps.shape[2:])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
-from amgc.features.registry import build, extractors
+from amgc.features.registry import blank, extractors
 
 KIND = "extractor"
 PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # names of timm; not hf-hub:OWNER/NAME or local-dir:PATH
@@ -42,7 +42,7 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
     The file need not be trusted. It can refer only to registered extractors and to models of the installed timm; nothing is
     downloaded.
     """
-    header, _ = tensor_files.read(path, KIND)
+    header, tensors = tensor_files.read(path, KIND)
     try:
         name, image_shape, options = header["extractor"], header["image_shape"], header["options"]
         model = options.get("model", "")
@@ -56,9 +56,11 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
                 f"{os.fspath(path)!r} needs the extractor {name!r}, which amgc does not have. If a Python file of yours "
                 "registers it, import that file first."
             )
-        return build(name, image_shape=image_shape, **{**options, "weights": os.fspath(path)})
+        extractor = blank(name, image_shape=image_shape, **options)
     except (KeyError, TypeError, AttributeError) as error:
         raise files.FileFormatError(f"{os.fspath(path)!r} was written by another version of amgc: {error}") from error
+    _set(extractor, path, header, tensors)
+    return extractor
 
 
 def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
@@ -66,7 +68,11 @@ def load_weights(extractor: Extractor, path: str | os.PathLike[str]) -> None:
 
     A file of amgc also contains the normalisation of images, which replaces the extractor's `mean` and `std`.
     """
-    (header, given), expected = _read(path), extractor.network.state_dict()
+    _set(extractor, path, *_read(path))
+
+
+def _set(extractor: Extractor, path: str | os.PathLike[str], header: dict[str, Any], given: dict[str, Tensor]) -> None:
+    expected = extractor.network.state_dict()
     if not any(name in expected for name in given) and all(name.startswith("module.") for name in given):
         given = {name.removeprefix("module."): tensor for name, tensor in given.items()}  # saved from DataParallel
     counters = {name for name in expected if name.endswith("num_batches_tracked")}  # files before torch 0.4.1 lack them
