@@ -12,7 +12,7 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
-from amgc.features.registry import blank, extractors
+from amgc.features.registry import build, extractors
 from amgc.features.weights import load_extractor, load_weights, read_weights, save_extractor
 
 pytestmark = pytest.mark.cpus
