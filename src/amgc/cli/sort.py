@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError
-from amgc.cli.moving import How, Mover, is_same, is_there, numbered, undo
+from amgc.cli.moving import How, Mover, is_there, numbered, undo
 from amgc.cli.output import show, show_table
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
@@ -169,7 +169,7 @@ def planned(how: How, photo: Path, home: Path, taken: set[Path]) -> str | None:
     for name in numbered(photo.name):
         target = home / name
         if os.path.lexists(target):
-            if is_same(source, target) or is_there(how, source, target):
+            if is_there(how, source, target):
                 return None
         elif target not in taken:
             taken.add(target)
