@@ -26,8 +26,8 @@ from amgc.features.pretrained import import_timm
 from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
-from amgc.model.folder import Folder, ModelError
-from amgc.model.inputs import Frame, Function, ImageError, Input
+from amgc.model.folder import Folder
+from amgc.model.inputs import Frame, Function, ImageError, Input, none_usable
 from amgc.model.manifest import VECTORS
 from amgc.registry import is_file
 
@@ -257,12 +257,10 @@ def fit(extractor: Extractor, frame: Frame, first: Sequence[Input], seed: int) -
     """Fit an extractor on (a sample of) the first images, without labels."""
     drawing = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(first), generator=drawing)[:FIT_IMAGES].sort().values.tolist()
-    usable = [one for one in frame.each([first[row] for row in chosen]) if not isinstance(one, ImageError)]
+    found = list(frame.each([first[row] for row in chosen]))
+    usable = [one for one in found if not isinstance(one, ImageError)]
     if not usable:
-        (error,) = (one for one in frame.each([first[row] for row in chosen[:1]]) if isinstance(one, ImageError))
-        if len(chosen) == 1:
-            raise error
-        raise ModelError(f"none of the {len(chosen)} images can be used; the first: {error}") from error
+        raise none_usable([one for one in found if isinstance(one, ImageError)])
     images = Images.of(np.stack(usable), [0] * len(usable))
     assert extractor.mean is not None and extractor.std is not None
     mean, std = extractor.mean, extractor.std

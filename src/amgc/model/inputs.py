@@ -46,6 +46,15 @@ class ImageError(CorruptImageError):
 PictureError = ImageError  # the earlier name
 
 
+def none_usable(errors: Sequence[ImageError]) -> ImageError | ModelError:
+    """Return the error of a single image that cannot be used, or one error for several."""
+    if len(errors) == 1:
+        return errors[0]
+    error = ModelError(f"none of the {len(errors)} images can be used; the first: {errors[0]}")
+    error.__cause__ = errors[0]
+    return error
+
+
 @dataclass
 class Input:
     """An image that is read when it is needed, or a vector. `name` is its path, or its number among the inputs."""
@@ -191,16 +200,13 @@ class Vectors:
         """Return `Vectors` with as many features as the first vector or the first readable image has."""
         if name == VECTORS:
             return cls(name, len(first[0].source))
-        error: ImageError | None = None
+        errors: list[ImageError] = []
         for given in first:
             try:
                 return cls(name, compute(function, [image_for_function(given)]).shape[1], function)
-            except ImageError as reason:
-                error = error or reason
-        assert error is not None
-        if len(first) == 1:
-            raise error
-        raise ModelError(f"none of the {len(first)} images can be used; the first: {error}") from error
+            except ImageError as error:
+                errors.append(error)
+        raise none_usable(errors)
 
     def encode_batches(self, given: Sequence[Input]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
         """Yield the same as `amgc.model.extractors.encode_batches`."""

@@ -17,12 +17,12 @@ from amgc.core.statistics import Form
 from amgc.data.vectors import Split
 from amgc.model import changes, edits
 from amgc.model.changes import Learned, Progress
-from amgc.model.export.archive import pack, unpack
+from amgc.model.export.archive import MOST_BYTES, pack, unpack
 from amgc.model.folder import PATIENCE, Folder, ModelError
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
 from amgc.model.manifest import FUNCTION, checked_name, normal
-from amgc.model.predict import Evaluation, Prediction, evaluate, labelled, predict
+from amgc.model.predict import Evaluation, Prediction, check_can_predict, evaluate, labelled, predict
 from amgc.model.state import State, fitted, new_state
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from amgc.model.extractors import ExtractorOptions
 
 OnCorrupt = Literal["error", "skip"]
-MOST_BYTES = 1 << 31  # of a model in a zip file
 
 
 class Model:
@@ -179,9 +178,9 @@ class Model:
         if not given:
             raise ModelError(f"there are no {self._state.manifest.noun}s to learn from.")
         with self._writing:
-            lesson, used = None, ""
+            lesson, used = None, self._state.checksum
             if self._state.extractor is not None:  # encode before taking the folder's lock: this is most of the work
-                lesson, used = changes.collect(self._state, given, progress, on_corrupt), self._state.checksum
+                lesson = changes.collect(self._state, given, progress, on_corrupt)
             with self.locked() as state:
                 if lesson is None or used != state.checksum:
                     state = fitted(state, [one for own in given.values() for one in own])
@@ -298,7 +297,7 @@ class Model:
 
     def predict(self, images: Given, top: int = 1, reject: float | None = None) -> list[Prediction]:
         """Return the `top` most likely classes of each image; images whose fit is below `reject` are marked as rejected."""
-        found = []
+        found: list[Prediction] = []
         for one in self.predict_each(images, top, reject):
             if isinstance(one, ImageError):
                 raise one
@@ -307,6 +306,7 @@ class Model:
 
     def predict_each(self, images: Given, top: int = 1, reject: float | None = None) -> Iterator[Prediction | ImageError]:
         """Yield predictions in order, or the error of an unreadable image. Only one batch is in memory at a time."""
+        check_can_predict(self._state, top, reject)
         return predict(self._state, self._given(images), top, reject)
 
     def evaluate(
@@ -340,9 +340,8 @@ class Model:
     @classmethod
     def unpacked(cls, content: bytes, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Model:
         """Create a model in the folder `path` from a zip file that `packed` made."""
-        folder = Folder(path)
-        folder.prepare()
-        return cls.open(unpack(content, folder.path, most_bytes).path)
+        unpack(content, Path(path), most_bytes)
+        return cls.open(path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
         """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.export.onnx`. Needs the extra `onnx`."""

@@ -56,12 +56,6 @@ class Prediction:
         return about | {"classes": pairs}
 
 
-def predict(state: State, images: Sequence[Input], top: int, reject: float | None) -> Iterator[Prediction | ImageError]:
-    """Yield a prediction for each image in order, or its error. Only one batch is in memory at a time."""
-    check_can_predict(state, top, reject)
-    return _predict(state, images, top, reject)
-
-
 def check_can_predict(state: State, top: int, reject: float | None) -> None:
     """Raise an error if a model cannot answer such a request."""
     if state.classifier is None:
@@ -72,7 +66,8 @@ def check_can_predict(state: State, top: int, reject: float | None) -> None:
         raise ModelError("this model cannot reject: it was created from a trained head and has no class statistics.")
 
 
-def _predict(state: State, images: Sequence[Input], top: int, reject: float | None) -> Iterator[Prediction | ImageError]:
+def predict(state: State, images: Sequence[Input], top: int, reject: float | None) -> Iterator[Prediction | ImageError]:
+    """Yield a prediction for each image in order, or its error. Only one batch is in memory at a time."""
     for rows, features, errors in state.encoded(images):
         found: dict[int, Prediction | ImageError] = dict(errors)
         if rows:
@@ -224,6 +219,7 @@ def evaluate(
     state: State, images: Sequence[Input], labels: Sequence[str], reject: float | None, progress: Progress | None
 ) -> Evaluation:
     """Compare predictions with labels."""
+    check_can_predict(state, 1, reject)
     classes = tuple(state.manifest.classes)
     index = {name: place for place, name in enumerate(classes)}
     confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
