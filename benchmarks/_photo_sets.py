@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 from amgc.data import load
 from amgc.features.extractor import Extractor
 from amgc.model import extractors
-from amgc.model.choice import look
-from amgc.model.pictures import Frame, pictures
+from amgc.model.extractors import look
+from amgc.model.inputs import Frame, images_from
 
 SETS = ("flowers", "leaves")
 HALVES = ("train", "test")
@@ -65,7 +65,7 @@ class Encoder:
         halves = {
             half: [(row, one) for row, name in enumerate(names) for one in files(folder / half / name)] for half in HALVES
         }
-        first = pictures([path for _, path in halves["train"]])
+        first = images_from([path for _, path in halves["train"]])
         options, side = extractors.adapt(extractors.defaults("patches"), None, look(first))
         patches = extractors.create("patches", options, side, 0)
         extractors.fit(patches, frame(patches), first, 0)
@@ -88,7 +88,7 @@ def frame(extractor: Extractor) -> Frame:
 
 def encoded(extractor: Extractor, images: Any) -> Array:
     """Return the features (n, d) of images."""
-    batches = extractors.encode_batches(extractor, frame(extractor), pictures(images))
+    batches = extractors.encode_batches(extractor, frame(extractor), images_from(images))
     return torch.cat([features for _, features, _ in batches]).numpy()
 
 

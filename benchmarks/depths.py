@@ -28,16 +28,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from amgc.features import build
-from amgc.model.choice import look
-from amgc.model.extractors import adapt, create, encode, fit
-from amgc.model.pictures import Frame, Picture, pictures
+from amgc.model.extractors import adapt, create, encode, fit, look
+from amgc.model.inputs import Frame, Input, images_from
 
 DRAWS = 6
 PHOTOS = (5, 10, 20, 50)
 WIDTHS = {1: 16, 2: 24, 3: 40, 4: 80, 5: 112, 6: 192, 7: 320, 8: 1280}  # features of lite0's stages
 
 
-def stages(given: list[Picture]) -> dict[str, NDArray[np.float64]]:
+def stages(given: list[Input]) -> dict[str, NDArray[np.float64]]:
     """Return means and deviations of every stage, by `m3` or `d3`."""
     every = {"stages": tuple(range(1, 9)), "textures": tuple(range(1, 8))}
     everything = build("lite0", image_shape=(3, 224, 224), unit=False, **every).eval()
@@ -50,7 +49,7 @@ def stages(given: list[Picture]) -> dict[str, NDArray[np.float64]]:
     return dict(zip(names, np.split(np.concatenate(rows), ends[:-1], axis=1), strict=True))
 
 
-def patches(given: list[Picture]) -> NDArray[np.float64]:
+def patches(given: list[Input]) -> NDArray[np.float64]:
     """Return the features of patches as `amgc learn` makes them."""
     options, size = adapt({"filters": 400, "draw": "gaussian"}, None, look(given))
     extractor, frame = create("patches", options, size, seed=0), Frame(size, size, 3)
@@ -123,9 +122,9 @@ def logistic() -> Any:
 
 
 def report(name: str, files: dict[str, list[Path]], others: list[Path], photos: tuple[int, ...]) -> None:
-    given = [one for paths in files.values() for path in paths for one in pictures(path)]
+    given = [one for paths in files.values() for path in paths for one in images_from(path)]
     labels = np.repeat(np.arange(len(files)), [len(paths) for paths in files.values()])
-    both = stages([*given, *(one for path in others for one in pictures(path))])
+    both = stages([*given, *(one for path in others for one in images_from(path))])
     small = patches(given)
 
     def joined(*names: str, **lengths: float) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ from amgc.data.image_files import available_cores
 from amgc.features import build
 from amgc.features.lite import read_published
 from amgc.model.extractors import encode_batches
-from amgc.model.pictures import Frame, pictures
+from amgc.model.inputs import Frame, images_from
 
 SIZES = (96, 128, 160, 224)
 BATCH = 16
@@ -82,7 +82,7 @@ def from_files(count: int, rounds: int, sizes: Sequence[tuple[int, int]]) -> Non
             for path in files:  # smooth, as photographs are: noise would cost more to decode
                 coarse = Image.fromarray(random.randint(0, 256, (height // 16, width // 16, 3), dtype=np.uint8))
                 coarse.resize((width, height), Image.Resampling.BICUBIC).save(path, quality=90)
-            given, frame = [one for path in files for one in pictures(path)], Frame(224, 224, 3)
+            given, frame = [one for path in files for one in images_from(path)], Frame(224, 224, 3)
             jobs = {
                 "decoded": lambda frame=frame, given=given: list(frame.each(given)),
                 "decoded and encoded": lambda frame=frame, given=given: list(encode_batches(ours, frame, given)),

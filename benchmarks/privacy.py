@@ -39,7 +39,7 @@ from amgc.core.accounting import gaussian_loss, largest_area
 from amgc.core.privacy import Sums
 from amgc.core.statistics import ClassStatistics
 from amgc.model import extractors
-from amgc.model.pictures import pictures
+from amgc.model.inputs import images_from
 
 Array = np.ndarray
 Split = tuple[Array, Array, Array, Array]  # training features and labels, and those for testing
@@ -220,7 +220,7 @@ class Rebuild:
         rgb = list(np.repeat(images[..., None], 3, 3).astype(np.uint8))
         options = extractors.defaults("patches") | {"filters": filters, "mirror": False}
         self.extractor = extractors.create("patches", options, 16, 0)
-        extractors.fit(self.extractor, frame(self.extractor), pictures(rgb[1000:]), 0)
+        extractors.fit(self.extractor, frame(self.extractor), images_from(rgb[1000:]), 0)
         self.X, self.y, self.steps = encoded(self.extractor, rgb[:400]), found.target[:400], steps
         self.images = images[:tried]
         self.means = [images[1000:][found.target[1000:] == label].mean(0) for label in range(10)]

@@ -6,7 +6,7 @@
 
 workers : the same photographs (development data; else drawn ones) through one and two worker processes, alternately. Images/s
     from the moment when all workers have returned a shard. classes : statistics and solve of synthetic classes in every form of
-    covariance, each in a process of its own, with its peak memory. rows : synthetic vectors through `Model.learn_shards`.
+    covariance, each in a process of its own, with its peak memory. rows : synthetic vectors through `learn_shards`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from PIL import Image
 from amgc import ClassStatistics
 from amgc.core.incremental import IncrementalClassifier
 from amgc.data.shards import Sample, Shard, file_shards
+from amgc.distributed import Processes, learn_shards
 from amgc.model import Model
-from amgc.model.engines import Processes
 from amgc.text import byte_size, duration
 
 EACH = 100  # samples of a class
@@ -74,7 +74,7 @@ def workers(quick: bool) -> None:
                         marks.append(time.perf_counter())
                         yield one
 
-                model.learn_shards(shards, timed)
+                learn_shards(model, shards, timed)
                 walls[jobs].append(time.perf_counter() - begin)
                 steady = len(marks) - jobs
                 rates[jobs].append(steady * len(given) / len(shards) / (marks[-1] - marks[jobs - 1]))
@@ -201,7 +201,7 @@ def rows(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         model = Model.create(Path(place) / "model", features="vectors", covariance="shared")
         begin = time.perf_counter()
-        learned = model.learn_shards(shards, Processes(2))
+        learned = learn_shards(model, shards, Processes(2))
         spent = time.perf_counter() - begin
         assert learned.images == total
         rng = np.random.default_rng(5)

@@ -30,7 +30,7 @@ from PIL import Image
 
 from amgc.model import Model
 from amgc.model.extractors import encode
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input
 
 
 def photos(count: int) -> list[bytes]:
@@ -49,7 +49,7 @@ def photos(count: int) -> list[bytes]:
 def bare(model: Model, images: list[bytes]) -> float:
     """Return images/s of the extractor alone, with its decoding."""
     state = model.state
-    pictures = [Picture("", one) for one in images]
+    pictures = [Input("", one) for one in images]
     begin = time.perf_counter()
     for start in range(0, len(pictures), 32):
         encode(state.extractor, np.stack(list(state.frame.each(pictures[start : start + 32]))))

@@ -15,8 +15,8 @@ from model.drawing import draw
 from PIL import Image
 from rich.console import Console
 
+from amgc.cli.learn import with_cost
 from amgc.cli.main import main
-from amgc.cli.own_images import with_cost
 from amgc.features import build
 from amgc.features.weights import save_extractor
 from amgc.model import Model
@@ -63,7 +63,7 @@ def test_answers_as_json_and_as_csv_say_the_same(taught, capsys):
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(lines) == len(rows) == 24
     for line, row in zip(lines, rows, strict=True):
-        assert line["source"] == row["picture"] and line["answer"] == row["answer"] == row["class 1"]
+        assert line["source"] == row["image"] and line["answer"] == row["answer"] == row["class 1"]
         assert row["rejected"] == "no" and not line["rejected"]
         assert [float(row["fit"]), float(row["probability 1"])] == [line["fit"], line["classes"][0]["probability"]]
     assert main(["predict", taught, "photos", "--json", "--csv"]) == 2
@@ -251,7 +251,7 @@ def test_predictions_explain_the_fit_or_that_it_cannot_be_told(taught, capsys):
 def test_a_missing_image_is_named_and_the_others_are_predicted(taught, capsys):
     assert main(["predict", taught, "gone.png", "photos/dog/0 0.png"]) == 1
     said = capsys.readouterr()
-    assert "error: gone.png cannot be used as a picture: there is no such file" in said.err and "photos/dog/0 0.png" in said.out
+    assert "error: gone.png cannot be used: there is no such file" in said.err and "photos/dog/0 0.png" in said.out
 
 
 def test_an_evaluation_without_a_known_class_is_valid_json(taught, capsys):

@@ -14,7 +14,8 @@ from cli.test_own_images import folder
 
 import amgc
 from amgc.cli.main import main
-from amgc.model import Model, engines
+from amgc.distributed import engines
+from amgc.model import Model
 
 QUICK = ["--filters", "6"]
 
@@ -30,6 +31,7 @@ def test_a_folder_is_learned_in_shards(capsys):
     told = capsys.readouterr().out
     assert "4 shards, 1 worker on this machine." in told and "Learned 2 classes from 24 images" in told
     assert re.search(r"About 24 images at \d+ images/s a worker: about", told) and "Memory: about" in told
+    assert "here for 2 classes." in told
     assert not Path("model/.shards").exists()
 
 

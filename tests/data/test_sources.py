@@ -111,7 +111,7 @@ def test_a_model_learns_a_source_and_is_asked_about_it(source, capsys):
     assert main(["predict", "model", source, "--json"]) == 0
     assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 12
     assert main(["evaluate", "model", source, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["pictures"] == 12
+    assert json.loads(capsys.readouterr().out)["images"] == 12
 
 
 def test_a_run_reads_a_source(source):

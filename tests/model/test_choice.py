@@ -13,9 +13,9 @@ from PIL import Image
 
 from amgc.cli.main import main
 from amgc.features.lite import VARIANTS, is_installed
-from amgc.model import Model, choice, extractors
-from amgc.model.choice import INSPECTED_SIDE, in_colour, look
-from amgc.model.pictures import pictures
+from amgc.model import Model, extractors
+from amgc.model.extractors import INSPECTED_SIDE, in_colour, look
+from amgc.model.inputs import images_from
 
 HUES = {"grass": (60, 140, 40), "sky": (90, 150, 230), "rose": (200, 40, 70)}
 
@@ -101,7 +101,7 @@ def test_the_first_images_decide_and_later_ones_do_not(tmp_path: Path, monkeypat
 
 
 def test_the_majority_of_a_sample_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "is_installed", lambda name: False)
+    monkeypatch.setattr(extractors, "is_installed", lambda name: False)
     monkeypatch.setattr(extractors, "FILTERS", 20)
     colour, grey = photographs("rose", 5), [image.convert("L") for image in photographs("rose", 4)]
     assert "not installed" in chosen(tmp_path / "a", colour + grey)["why"]
@@ -117,7 +117,7 @@ def test_a_plain_colour_is_not_colour_but_two_colours_are() -> None:
 
 def test_images_that_cannot_be_read_leave_the_choice_open(tmp_path: Path) -> None:
     model = Model.create(tmp_path / "model")
-    with pytest.raises(ValueError, match="cannot be used as a picture"):
+    with pytest.raises(ValueError, match="cannot be used"):
         model.learn(b"no image", "one")
     assert Model.open(tmp_path / "model").info().features["name"] == ""
 
@@ -188,5 +188,5 @@ def test_a_png_is_inspected_at_the_size_of_a_jpeg(size):
     for kind in ("PNG", "JPEG"):
         file = io.BytesIO()
         Image.new("RGB", size, (200, 30, 30)).save(file, kind)
-        sides.append(look(pictures(file.getvalue())).side)
+        sides.append(look(images_from(file.getvalue())).side)
     assert sides[0] == sides[1] <= 2 * INSPECTED_SIDE

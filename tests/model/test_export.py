@@ -14,10 +14,11 @@ from PIL import Image
 from amgc.cli.main import main
 from amgc.features import build
 from amgc.features.weights import save_extractor
-from amgc.model import Model, ModelError, export
-from amgc.model.export import export_onnx
-from amgc.model.onnx_graph import IR, OPSET, Graph, _area, resized
-from amgc.model.pictures import Frame, Picture
+from amgc.model import Model, ModelError
+from amgc.model.export import onnx as export
+from amgc.model.export.onnx import export_onnx
+from amgc.model.export.onnx_graph import IR, OPSET, Graph, _area, resized
+from amgc.model.inputs import Frame, Input
 
 pytestmark = pytest.mark.cpus
 
@@ -149,7 +150,7 @@ def test_images_are_resized_bit_identically_to_pillow(frame):
     for _ in range(40):
         height, width = chance.integers(4, 150, 2)
         images = chance.integers(0, 256, (2, height, width, 3), dtype=np.uint8)
-        expected = np.stack([frame.pixels(Picture("one", image)) for image in images])
+        expected = np.stack([frame.pixels(Input("one", image)) for image in images])
         np.testing.assert_array_equal(session.run(None, {"images": images})[0], expected, err_msg=f"{height} × {width}")
 
 
@@ -167,7 +168,7 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     monkeypatch.undo()
-    monkeypatch.setattr("amgc.model.onnx_graph.BITS", 5)  # coarse weights: pixels that are off by a few
+    monkeypatch.setattr("amgc.model.export.onnx_graph.BITS", 5)  # coarse weights: pixels that are off by a few
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_text() == "what was there"

@@ -8,7 +8,7 @@ from model.drawing import draw
 
 from amgc.model import Model
 from amgc.model.extractors import encode_batches
-from amgc.model.pictures import pictures
+from amgc.model.inputs import images_from
 
 
 def test_the_fit_is_none_until_there_are_enough_images_of_two_classes(make):
@@ -24,7 +24,7 @@ def test_the_fit_is_none_until_there_are_enough_images_of_two_classes(make):
 def test_the_fit_is_the_typicality_of_the_classifier(make):
     model, shown = make("cat", "dog"), draw("cat", 5, seed=4)
     fits, state = [one.fit for one in model.predict(shown)], model._state
-    ((_, features, _),) = encode_batches(state.extractor, state.frame, pictures(shown))
+    ((_, features, _),) = encode_batches(state.extractor, state.frame, images_from(shown))
     assert fits == pytest.approx(state.classifier.typicality(features.numpy()).tolist())
 
 
@@ -32,7 +32,7 @@ def test_the_fit_uses_the_features_that_the_extractor_names_for_images_of_anothe
     model, shown = make("cat", "dog"), draw("owl", 5, seed=4)
     state, before = model._state, [one.fit for one in model.predict(shown)]
     state.extractor.far = range(3, 9)
-    ((_, features, _),) = encode_batches(state.extractor, state.frame, pictures(shown))
+    ((_, features, _),) = encode_batches(state.extractor, state.frame, images_from(shown))
     fits = [one.fit for one in model.predict(shown)]
     assert fits == pytest.approx(state.classifier.typicality(features.numpy(), far=range(3, 9)).tolist()) and fits != before
 

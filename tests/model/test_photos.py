@@ -12,7 +12,7 @@ import pytest
 from amgc.features.lite import is_installed
 from amgc.model import Model
 from amgc.model.extractors import encode_batches
-from amgc.model.pictures import pictures
+from amgc.model.inputs import images_from
 
 pytestmark = [pytest.mark.cpus, pytest.mark.slow]
 
@@ -65,7 +65,9 @@ def test_probabilities_are_calibrated_and_answers_better_than_the_nearest_mean(t
 def nearest_mean(model: Model, photos: dict[str, list[Path]]) -> float:
     """Return the accuracy of the class mean with the largest cosine, on the same features."""
     files = [file for own in photos.values() for file in own]
-    rows = [features.numpy() for _, features, _ in encode_batches(model._state.extractor, model._state.frame, pictures(files))]
+    rows = [
+        features.numpy() for _, features, _ in encode_batches(model._state.extractor, model._state.frame, images_from(files))
+    ]
     features = np.concatenate(rows).reshape(len(photos), LEARNED + SHOWN, -1).astype(float)
     features /= np.linalg.norm(features, axis=-1, keepdims=True)
     mean = features[:, :LEARNED].mean(1)

@@ -15,7 +15,7 @@ from amgc.core.directions import random_directions
 from amgc.core.typicality import NARROW
 from amgc.model import Model
 from amgc.model.extractors import encode
-from amgc.model.pictures import pictures
+from amgc.model.inputs import images_from
 
 FLOATS = (np.float16, np.float32, np.float64)
 
@@ -63,7 +63,7 @@ def test_no_image_and_no_feature_row_is_in_the_folder_or_left_in_temporary_files
     searches = []
 
     def look() -> None:
-        shown = np.stack([model._state.frame.pixels(one) for one in pictures(images)])
+        shown = np.stack([model._state.frame.pixels(one) for one in images_from(images)])
         rows = encode(model._state.extractor, shown)
         wanted = needles(images, rows.numpy()) + needles(
             images[:0], (rows.double() @ random_directions(rows.shape[1], NARROW)).numpy()

@@ -208,7 +208,7 @@ def test_what_would_depend_on_images_without_noise_is_refused(tmp_path, how, mes
 
 def test_features_are_not_chosen_by_the_images(tmp_path, monkeypatch):
     assert Model.create(tmp_path / "a", privacy=Privacy(1.0)).info().features["name"] == "lite0"
-    monkeypatch.setattr("amgc.model.choice.is_installed", lambda name: False)
+    monkeypatch.setattr("amgc.model.extractors.is_installed", lambda name: False)
     with pytest.raises(ValueError, match="lite0 is not installed"):
         Model.create(tmp_path / "b", privacy=Privacy(1.0))
 

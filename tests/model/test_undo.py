@@ -159,10 +159,10 @@ def test_a_name_that_is_taken_or_unknown_or_invalid_is_refused(make):
     assert answers(model) == before and Model.open(model.path).info().generation == model.info().generation
 
 
-# ---- the same picture twice -------------------------------------------------------------------------------------------------
+# ---- the same image twice -------------------------------------------------------------------------------------------------
 
 
-def test_a_picture_that_is_given_twice_in_a_lesson_counts_once_and_is_named(make, tmp_path):
+def test_an_image_that_is_given_twice_in_a_lesson_counts_once_and_is_named(make, tmp_path):
     from PIL import Image
 
     images = draw("cat", 4)
@@ -177,17 +177,17 @@ def test_a_picture_that_is_given_twice_in_a_lesson_counts_once_and_is_named(make
 
 @pytest.mark.cpus
 @pytest.mark.parametrize("covariance", ["shared", "full"])
-def test_a_picture_that_was_learned_in_an_earlier_lesson_is_named(make, covariance):
+def test_an_image_that_was_learned_in_an_earlier_lesson_is_named(make, covariance):
     images, others = draw("cat", 10), draw("cat", 4, seed=5)
     model = make("dog", count=4, covariance=covariance)
     model.learn(images[:8], "cat")
     again = model.learn([*others, *images[2:5]], "cat")
-    assert again.learned_before == ("picture 5", "picture 6", "picture 7") and again.added == {"cat": 7}
+    assert again.learned_before == ("image 5", "image 6", "image 7") and again.added == {"cat": 7}
     assert model.learn(images[8:], "cat").learned_before == ()
     assert model.learn(images[:1], "owl").learned_before == ()  # of another class
 
 
-def test_a_picture_may_be_given_to_two_classes(make):
+def test_an_image_may_be_given_to_two_classes(make):
     model = make()
     learned = model.learn_all({"cat": draw("cat", 5), "pet": draw("cat", 5), "dog": draw("dog", 5)})
     assert learned.added == {"cat": 5, "pet": 5, "dog": 5} and learned.repeated == ()

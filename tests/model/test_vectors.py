@@ -14,7 +14,7 @@ from amgc import AMGCClassifier
 from amgc.cli.main import main
 from amgc.data.vectors import read_vectors
 from amgc.features import extractors
-from amgc.model import Model, ModelError, PictureError
+from amgc.model import ImageError, Model, ModelError
 from amgc.model.extractors import ExtractorOptions
 
 
@@ -77,12 +77,12 @@ def test_vectors_come_as_tensors_lists_tables_and_files(tmp_path):
 
 def test_vectors_of_another_length_or_not_finite_are_named(tmp_path):
     model = taught(tmp_path / "model")
-    with pytest.raises(PictureError, match="vector 1 cannot be used: it has 4 numbers, and the model takes 5"):
+    with pytest.raises(ImageError, match="vector 1 cannot be used: it has 4 numbers, and the model takes 5"):
         model.learn(np.zeros((2, 4)), "ant")
     x, _ = samples(1)
     x[1, 2] = np.nan
     found = list(model.predict_each(x))
-    assert isinstance(found[1], PictureError) and str(found[1]) == "vector 2 cannot be used: it holds NaN or infinity."
+    assert isinstance(found[1], ImageError) and str(found[1]) == "vector 2 cannot be used: it holds NaN or infinity."
     learned = model.learn(x, "new", on_corrupt="skip")
     assert learned.added == {"new": 2} and learned.skipped == (("vector 2", "it holds NaN or infinity"),)
     with pytest.raises(ValueError, match="takes vectors of numbers"):
@@ -182,7 +182,7 @@ def test_images_that_cannot_be_read_are_skipped_before_the_function(tmp_path):
     model = Model.create(tmp_path / "model", embed)
     learned = model.learn([b"no image", *draw("cat", 3)], "cat", on_corrupt="skip")
     assert learned.added == {"cat": 3} and len(learned.skipped) == 1
-    with pytest.raises(PictureError):
+    with pytest.raises(ImageError):
         Model.create(tmp_path / "other", embed).learn(b"no image", "cat")
 
 
@@ -212,7 +212,7 @@ def test_the_commands_take_files_of_vectors(tmp_path, capsys, monkeypatch):
     ]
     assert [one["source"] for one in answers] == ["new.npz, row 0", "new.npz, row 1"] and answers[0]["answer"] == "ant"
     found = json.loads(run(capsys, "evaluate", "model", "both.npz", "--json"))
-    assert found["pictures"] == 30 and found["accuracy"] == AMGCClassifier().fit(x, y).score(new, labels)
+    assert found["images"] == 30 and found["accuracy"] == AMGCClassifier().fit(x, y).score(new, labels)
     run(capsys, "learn", "model", "--label", "dog", "new.npz")
     assert run(capsys, "undo", "model") == "Undone: 'dog' is gone. The model has 3 classes.\n"
     assert "has no labels: add an array 'y'" in refused(capsys, "learn", "model", "new.npz")

@@ -13,7 +13,7 @@ from serving import png, taught
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 from starlette.requests import Request
 
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input
 from amgc.serve.app import create_app
 from amgc.serve.errors import AbandonedError, ApiError
 from amgc.serve.work import Work, Workers
@@ -83,7 +83,7 @@ def test_images_for_which_nobody_waits_are_not_decoded(model, monkeypatch, caplo
                 time.sleep(0.001)
             return Image.new("RGB", (32, 32))
 
-        monkeypatch.setattr(Picture, "read", first)
+        monkeypatch.setattr(Input, "read", first)
         async with app.router.lifespan_context(app):
             return await post(app, path, leaving)
 
@@ -130,7 +130,7 @@ def test_the_server_does_not_wait_for_a_thread_when_it_is_stopped(model, monkeyp
             release.wait()
             return Image.new("RGB", (32, 32))
 
-        monkeypatch.setattr(Picture, "read", stuck)
+        monkeypatch.setattr(Input, "read", stuck)
         async with app.router.lifespan_context(app):
             asking = asyncio.create_task(post(app, "/api/predict", asyncio.Event()))
             await begun.wait()

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 from fastapi.testclient import TestClient
 
 from amgc.model import Model, ModelError
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input
 from amgc.serve.app import create_app
 from amgc.serve.guard import Limits, Settings
 from amgc.serve.update_queue import UpdateQueue
@@ -53,7 +53,7 @@ def test_a_class_is_learned_asked_for_and_forgotten(client, model):
 def test_after_the_response_to_learn_no_progress_is_reported(model):
     """At the moment of the response, when the page asks for the progress; for an update that succeeds and one that fails."""
     updates, begin, seen = UpdateQueue(model, waiting=4), threading.Event(), []
-    pictures = [Picture(f"{seed}", png("brick", seed)) for seed in range(3)]
+    pictures = [Input(f"{seed}", png("brick", seed)) for seed in range(3)]
     updates.start()
     try:
         updates._submit(begin.wait)  # so that the lessons wait for the test

@@ -16,7 +16,7 @@ from amgc.core.directions import random_directions
 from amgc.core.typicality import NARROW
 from amgc.model import Model
 from amgc.model.extractors import encode
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input
 
 PIECE = 24  # bytes that no two different things share by chance
 
@@ -36,7 +36,7 @@ def pieces(content: bytes) -> Iterator[bytes]:
 def traces(model: Model, files: list[bytes], arrays: list[np.ndarray]) -> list[bytes]:
     """Return pieces of the encoded images, of their pixels in both orders and as the extractor gets them, and features."""
     frame, extractor = model._state.frame, model._state.extractor
-    small = np.stack([frame.pixels(Picture("", file)) for file in files])
+    small = np.stack([frame.pixels(Input("", file)) for file in files])
     features = encode(extractor, small)
     shapes = [*files, *(array.tobytes() for array in arrays), *(array.transpose(2, 0, 1).tobytes() for array in arrays)]
     for one in small:

@@ -397,7 +397,7 @@ def test_errors_are_shown_in_plain_words(page, tmp_path):
     text.write_text("no picture at all")
     page.files(page.card("night", ".files"), [text])
     said = json.dumps(page.card("night", "> .said"))
-    page.until(f"document.querySelector({said}).innerText.includes('notes.jpg cannot be used as a picture')")
+    page.until(f"document.querySelector({said}).innerText.includes('notes.jpg cannot be used')")
     page.until(f"document.querySelector({json.dumps(page.card('night', '.thumbs .bad'))})")
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -406,7 +406,7 @@ def test_errors_are_shown_in_plain_words(page, tmp_path):
     page.until("document.getElementById('teach-said').innerText.includes('There are no pictures.')")
     assert "1 other file was left out: texts/notes.txt." in page.text("teach-said")
     page.files("#ask-files", [text])
-    page.until("document.getElementById('ask-said').innerText.includes('notes.jpg cannot be used as a picture')")
+    page.until("document.getElementById('ask-said').innerText.includes('notes.jpg cannot be used')")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 from fastapi.testclient import TestClient
 
-from amgc.model import Model, PictureError
+from amgc.model import ImageError, Model
 from amgc.serve import batching, metrics
 from amgc.serve.app import create_app
 from amgc.serve.batching import Batcher
@@ -57,7 +57,7 @@ def test_a_bad_image_fails_its_own_request_only(model):
     batcher = Batcher(model, Workers(1), Metrics())
     bad, good = batcher.submit([Upload("text.png", b"dear all")], 1, None), batcher.submit(given(1), 1, None)
     batcher.start()
-    with pytest.raises(PictureError, match=r"text\.png"):
+    with pytest.raises(ImageError, match=r"text\.png"):
         bad.result(timeout=60)
     assert good.result(timeout=60)[0].label == "sea"
 

@@ -20,7 +20,7 @@ def rename(
     """Rename a class. With --join, make one class of two, as if their images had been learned as one class."""
     from amgc.model import edits
     from amgc.model.folder import Folder
-    from amgc.model.names import checked_name, normal
+    from amgc.model.manifest import checked_name, normal
 
     folder, old, name = Folder(model), normal(label), checked_name(new)
     if join and name in folder.manifest().classes:

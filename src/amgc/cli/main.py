@@ -24,7 +24,7 @@ COMMANDS = {  # module.function, and the text of `amgc --help`
     "show": ("results.show", "print the accuracies of runs, finished or not"),
     "table": ("results.table", "the paper's Table 1, 2 or 3 with your runs in it, as text, Markdown, LaTeX or CSV"),
     "report": ("results.report", "write runs as one HTML page with tables, figures and all settings; needs no network"),
-    "learn": ("own_images.learn", "own images: learn classes from folders of images; the first call creates the model"),
+    "learn": ("learn.learn", "own images: learn classes from folders of images; the first call creates the model"),
     "predict": ("predict.predict", "own images: predict the classes of images"),
     "sort": ("sort.sort", "own images: put photos into a folder for each class; dry run, undo"),
     "rename": ("corrections.rename", "own images: rename a class, or join two classes"),

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import errno
 import filecmp
+import itertools
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -99,7 +100,7 @@ class Mover:
         for name in numbered(source.name):
             target = home / name
             if os.path.lexists(target):
-                if is_same(source, target) or is_there(self.how, source, target):
+                if is_there(self.how, source, target):
                     return None
                 continue
             self._note({"how": self.how, "from": str(source), "to": f"{pile}/{name}", "size": size})
@@ -115,8 +116,7 @@ class Mover:
         if self._journal is None:
             files.check_own(self.folder / JOURNAL)
             self._journal = self._open.enter_context((self.folder / JOURNAL).open("ab"))
-            now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            self._note({"sort": now})
+            self._note({"sort": datetime.now(timezone.utc).isoformat(timespec="seconds")})
         self._journal.write(json.dumps(line).encode() + b"\n")  # names that are not UTF-8 are escaped
         self._journal.flush()
         os.fsync(self._journal.fileno())
@@ -135,19 +135,13 @@ def numbered(name: str) -> Iterator[str]:
     """
     yield name
     stem, suffix = os.path.splitext(name)
-    number = 2
-    while True:
-        yield f"{stem}-{number}{suffix}"
-        number += 1
-
-
-def is_same(source: Path, target: Path) -> bool:
-    """Return whether both are the same file of the same folder, also if the folder is reached through a link."""
-    return source.name == target.name and os.path.samefile(source.parent, target.parent)
+    yield from (f"{stem}-{number}{suffix}" for number in itertools.count(2))
 
 
 def is_there(how: How, source: Path, target: Path) -> bool:
-    """Return whether a copy of, or a link to, the source is at the target."""
+    """Return whether the target is the source, also through a linked folder, or a copy of it, or a link to it."""
+    if source.name == target.name and os.path.samefile(source.parent, target.parent):
+        return True
     if how == "link":
         return target.is_symlink() and os.readlink(target) == str(source)
     return how == "copy" and target.is_file() and filecmp.cmp(source, target, shallow=False)
@@ -160,8 +154,13 @@ def transfer(how: How, source: Path, target: Path) -> None:
         return
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # claim the name
     try:
-        if how == "move" and _renamed(source, target):
-            return
+        if how == "move":
+            try:
+                os.replace(source, target)
+                return
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # else they are on different file systems
+                    raise
         _copy(source, target)
         if how == "move":
             if not filecmp.cmp(source, target, shallow=False):
@@ -172,17 +171,6 @@ def transfer(how: How, source: Path, target: Path) -> None:
             if os.path.getsize(target) == 0:
                 os.unlink(target)
         raise
-
-
-def _renamed(source: Path, target: Path) -> bool:
-    """Replace the claim `target` by the file `source`, in one step; False if they are on different file systems."""
-    try:
-        os.replace(source, target)
-    except OSError as error:
-        if error.errno == errno.EXDEV:
-            return False
-        raise
-    return True
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -352,10 +340,10 @@ def _forget_last(folder: Path, earlier: Sequence[Sort]) -> None:
         temporary.write_bytes(b"".join(lines[:last]))
 
 
-def _locked(folder: Path) -> Any:
-    stack = ExitStack()
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     try:
-        stack.enter_context(locked(folder))
+        with locked(folder):
+            yield
     except FolderBusyError as error:
         raise FileExistsError(f"{str(folder)!r} is being sorted into by {error}; try again later.") from None
-    return stack

@@ -10,7 +10,7 @@ from amgc.data.vectors import LABEL, Split, by_class, is_vector_file, read_vecto
 
 if TYPE_CHECKING:
     from amgc.model import Model
-    from amgc.model.pictures import Picture
+    from amgc.model.inputs import Input
 
 
 def are_vectors(given: Sequence[str]) -> bool:
@@ -21,13 +21,13 @@ def are_vectors(given: Sequence[str]) -> bool:
     return bool(files)
 
 
-def vectors_by_class(files: Sequence[str], split: Split, label: str | None = None) -> dict[str, list[Picture]]:
+def vectors_by_class(files: Sequence[str], split: Split, label: str | None = None) -> dict[str, list[Input]]:
     """Return the vectors of each class. With `label`, all are of this class."""
-    from amgc.model.vectors import vectors
+    from amgc.model.inputs import vectors_from
 
-    found: dict[str, list[Picture]] = {}
+    found: dict[str, list[Input]] = {}
     for path in files:
-        own = vectors(path, split)
+        own = vectors_from(path, split)
         if label is not None:
             found.setdefault(label, []).extend(own)
             continue
@@ -41,7 +41,7 @@ def vectors_by_class(files: Sequence[str], split: Split, label: str | None = Non
 
 def check_kind(model: Model, given_vectors: bool) -> None:
     """Raise an error if a model takes images and vectors are given, or the other way round."""
-    noun = model.info().noun
+    noun = model.state.manifest.noun
     if given_vectors and noun == "image":
         raise UsageError(f"the model in {str(model.path)!r} takes images, not vectors; learn vectors in a new model.")
     if not given_vectors and noun == "vector":

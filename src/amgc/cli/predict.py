@@ -16,7 +16,7 @@ from amgc.cli.image_folders import images_by_class, other_files
 from amgc.cli.output import print_json, shortened, show, show_table
 from amgc.cli.own_images import ClassFolders, Json, ModelFolder
 from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
-from amgc.cli.sources import ImageColumn, LabelColumn, Split, are_sources, batches, check_columns, columns, source_shards
+from amgc.cli.sources import ImageColumn, LabelColumn, Split, are_sources, batches, columns, source_shards
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, cell, percent, plural
 
@@ -51,14 +51,14 @@ def predict(
     if as_json and as_csv:
         raise UsageError("choose either --json or --csv.")
 
-    from amgc.model import Model, PictureError
+    from amgc.model import ImageError, Model
 
-    from_sources, chosen = are_sources(images), columns(split, image_column, None, "test")
-    check_columns(from_sources, chosen)
+    from_sources = are_sources(images)
+    chosen = columns(from_sources, split, image_column, None, "test")
     opened = Model.open(model)
-    errors: list[PictureError] = []
+    errors: list[ImageError] = []
 
-    def answers() -> Iterator[Prediction | PictureError]:
+    def answers() -> Iterator[Prediction | ImageError]:
         if not from_sources:
             yield from opened.predict_each(images, top, reject)
             return
@@ -67,7 +67,7 @@ def predict(
 
     def readable() -> Iterator[Prediction]:
         for one in answers():
-            if isinstance(one, PictureError):
+            if isinstance(one, ImageError):
                 errors.append(one)
             else:
                 yield one
@@ -89,7 +89,7 @@ def predict(
 def write_csv(predictions: Iterator[Prediction], top: int) -> None:
     writer = csv.writer(sys.stdout)
     places = [f"{name} {number}" for number in range(1, top + 1) for name in ("class", "probability")]
-    writer.writerow(["picture", "answer", "rejected", "fit", *places])
+    writer.writerow(["image", "answer", "rejected", "fit", *places])
     for one in predictions:
         pairs = [value for label, share in zip(one.labels, one.probabilities, strict=True) for value in (cell(label), share)]
         writer.writerow(
@@ -127,8 +127,8 @@ def evaluate(
     For a model of vectors, specify files as for `amgc learn`. If a file has test_x and test_y, these are used.
     """
     images: Mapping[str, Sequence[Any]]
-    from_sources, chosen = are_sources(folders), columns(split, image_column, label_column, "test")
-    check_columns(from_sources, chosen)
+    from_sources = are_sources(folders)
+    chosen = columns(from_sources, split, image_column, label_column, "test")
     given_vectors = not from_sources and are_vectors(folders)
     images, others = {}, []
     if not from_sources:

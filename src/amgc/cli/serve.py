@@ -9,7 +9,8 @@ from typing import Annotated
 from tyro.conf import arg
 
 from amgc.cli.errors import say
-from amgc.cli.own_images import ModelFolder, open_or_create
+from amgc.cli.learn import open_or_create
+from amgc.cli.own_images import ModelFolder
 from amgc.text import plural
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError
-from amgc.cli.moving import How, Mover, is_same, is_there, numbered, undo
+from amgc.cli.moving import How, Mover, is_there, numbered, undo
 from amgc.cli.output import show, show_table
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, percent, plural
 
 if TYPE_CHECKING:
-    from amgc.model import PictureError, Prediction
+    from amgc.model import ImageError, Prediction
 
 REJECT, UNSURE = 0.01, 0.5  # a class that is not more likely than all others together is unsure
 UNKNOWN_PILE, UNSURE_PILE = "unknown", "unsure"
@@ -94,7 +94,7 @@ class Sorting:
     """
 
     photos: Sequence[Path]
-    answers: Iterable[Prediction | PictureError]
+    answers: Iterable[Prediction | ImageError]
     into: Path
     how: How
     unsure: float
@@ -104,10 +104,10 @@ class Sorting:
 
     def each(self, progress: Callable[[int, int], None]) -> Iterator[tuple[Path, str, Prediction]]:
         """Yield each readable photo, the name of the folder for it, and the answer."""
-        from amgc.model import PictureError
+        from amgc.model import ImageError
 
         for number, (photo, answer) in enumerate(zip(self.photos, self.answers, strict=True), start=1):
-            if isinstance(answer, PictureError):
+            if isinstance(answer, ImageError):
                 self.fail(photo, answer.reason)
             else:
                 yield photo, pile_of(answer, self.unsure, self.piles), answer
@@ -169,7 +169,7 @@ def planned(how: How, photo: Path, home: Path, taken: set[Path]) -> str | None:
     for name in numbered(photo.name):
         target = home / name
         if os.path.lexists(target):
-            if is_same(source, target) or is_there(how, source, target):
+            if is_there(how, source, target):
                 return None
         elif target not in taken:
             taken.add(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -14,15 +14,15 @@ from tyro.conf import arg
 from amgc.cli.errors import UsageError, say
 from amgc.cli.image_folders import images_by_class, images_of_class
 from amgc.cli.own_vectors import are_vectors
-from amgc.data.shards import Columns, Shard, ShardError, VectorShard, file_shards, is_source, open_source
+from amgc.data.shards import FileShard, Shard, VectorShard, file_shards, is_source, open_source
 from amgc.text import byte_size, duration, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from amgc.model import Model
-    from amgc.model.pictures import Picture
-    from amgc.model.sharded import Engine, Progress
+    from amgc.distributed import Engine, Progress
+    from amgc.model import Learned, Model
+    from amgc.model.inputs import Input
     from amgc.model.state import State
 
 On: TypeAlias = Literal["here", "ray"]
@@ -35,6 +35,7 @@ LabelColumn: TypeAlias = Annotated[
     arg(metavar="TEXT", help="of parquet and hf: column of the labels; of wds: suffix, or json:KEY (default: label, cls)"),
 ]
 TIMED = 32  # images that the estimate encodes
+CLASSES = 1000  # that the estimate assumes for a source, whose classes are not known before it is read
 LINE_SECONDS = 60.0  # between two lines of progress without a terminal
 
 
@@ -48,7 +49,7 @@ class Workers:
     cpus: float
     gpus: float
     skip_shards: bool
-    files: int
+    files: int | None
 
     @property
     def asked(self) -> bool:
@@ -57,7 +58,7 @@ class Workers:
     def check(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"--jobs must be at least 1, not {self.jobs}.")
-        if self.files < 1:
+        if self.files is not None and self.files < 1:
             raise UsageError(f"--shard-files must be at least 1, not {self.files}.")
         if self.on == "here" and (self.address or self.gpus or self.cpus != 1):
             raise UsageError("--address, --cpus and --gpus need --on ray.")
@@ -65,7 +66,7 @@ class Workers:
     def engine(self, shards: int) -> tuple[Engine, int, str]:
         """Return the engine, the number of workers, and where they are in words."""
         from amgc.data.image_files import available_cores
-        from amgc.model import engines
+        from amgc.distributed import engines
 
         jobs = min(self.jobs or available_cores(), shards)
         if self.on == "ray":
@@ -82,35 +83,29 @@ def are_sources(given: Sequence[str]) -> bool:
     return bool(found)
 
 
-def columns(split: str | None, image: str | None, label: str | None, default: str = "train") -> dict[str, Any]:
-    return {"split": split or default, "image_column": image, "label_column": label}
-
-
-def check_columns(sources: bool, chosen: dict[str, Any]) -> None:
-    """Raise an error if columns are chosen for folders or files, which have none."""
-    defaults = {field.name: field.default for field in fields(Columns)}
-    if not sources and any(chosen[name] not in (None, defaults[name], "test") for name in chosen):
+def columns(sources: bool, split: str | None, image: str | None, label: str | None, default: str = "train") -> dict[str, Any]:
+    """Return the columns of sources. It is an error to choose some for folders or files, which have none."""
+    if not sources and not (image is label is None and split in (None, "train", "test")):
         raise UsageError("--split, --image-column and --label-column need a source: wds:, parquet:, hf: or an address.")
+    return {"split": split or default, "image_column": image, "label_column": label}
 
 
 def source_shards(given: Sequence[str], chosen: dict[str, Any]) -> list[Shard]:
     return [shard for name in given for shard in open_source(name, chosen)]
 
 
-def batches(shards: Sequence[Shard], labelled: bool = False) -> Iterator[tuple[list[Picture], list[str]]]:
+def batches(shards: Sequence[Shard], labelled: bool = False) -> Iterator[tuple[list[Input], list[str]]]:
     """Yield the images of shards, some at a time, and their labels. With `labelled`, one without a label is an error."""
-    from amgc.model.parts import CHUNK, chunks
-    from amgc.model.pictures import Picture
+    from amgc.distributed.worker import chunks, inputs, label_of
 
     for shard in shards:
-        for samples in chunks(shard.samples(), CHUNK):
-            without = next((sample.name for sample in samples if not sample.label), None)
-            if labelled and without is not None:
-                raise ShardError(shard.name, f"{without!r} has no label; --label-column names where labels are.")
-            yield [Picture(sample.name, sample.content) for sample in samples], [sample.label for sample in samples]
+        for samples in chunks(shard):
+            yield inputs(samples), [label_of(shard, sample) if labelled else sample.label for sample in samples]
 
 
-def shards_of(given: Sequence[str], chosen: dict[str, Any], label: str | None, files: int) -> tuple[list[Shard], list[str]]:
+def shards_of(
+    given: Sequence[str], chosen: dict[str, Any], label: str | None, most: int | None
+) -> tuple[list[Shard], list[str]]:
     """Return the shards of sources, folders or files of vectors, and what was left out."""
     if are_sources(given):
         if label is not None:
@@ -119,30 +114,32 @@ def shards_of(given: Sequence[str], chosen: dict[str, Any], label: str | None, f
     if are_vectors(given):
         return [VectorShard(path, "train", label) for path in given], []
     images, left_out = images_by_class(given) if label is None else images_of_class(label, given)
-    return list(file_shards(images, files)), left_out
+    return list(file_shards(images, most)), left_out
 
 
 def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
     """Yield lines on what a lesson will take: time, and memory of each worker and of this process."""
+    from amgc.distributed.learn import driver_memory, worker_memory
+    from amgc.distributed.worker import first_images
     from amgc.features.extractor import Extractor
-    from amgc.model.memory import of_driver, of_worker
-    from amgc.model.parts import first_samples
-    from amgc.model.pictures import Picture
 
     if isinstance(state.extractor, Extractor):
-        samples = first_samples(shards, TIMED)
-        given = [Picture(one.name, one.content) for one in samples]
+        given = first_images(shards, TIMED)
         list(state.encoded(given[:2]))  # the first batch is slower
         start = time.perf_counter()
         list(state.encoded(given))
         rate = len(given) / max(time.perf_counter() - start, 1e-9)
         images = sum(shard.size for shard in shards)
         if shards[0].unit == "bytes":
-            images = round(images * len(samples) / max(sum(len(one.content) for one in samples), 1))
+            images = round(images * len(given) / max(sum(len(one.source) for one in given), 1))
         if images > len(shards):  # else a stream does not know its length
             left = images / rate / jobs
             yield f"About {plural(images, 'image')} at {rate:.0f} images/s a worker: about {duration(left)}."
-    yield f"Memory: about {byte_size(of_worker(state))} a worker, and {byte_size(of_driver(state))} here for 1,000 classes."
+    labels = [{label for _, label in shard.files} for shard in shards if isinstance(shard, FileShard)]
+    known = len(set(state.manifest.classes).union(*labels)) if labels else CLASSES
+    worker = worker_memory(state, *([max(map(len, labels))] if labels else []))
+    here = byte_size(driver_memory(state, known))
+    yield f"Memory: about {byte_size(worker)} a worker, and {here} here for {plural(known, 'class')}."
 
 
 @contextmanager
@@ -168,8 +165,9 @@ def shown(screen: Console, quiet: bool) -> Iterator[Any]:
         yield show
 
 
-def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen: dict[str, Any], quiet: bool) -> Any:
+def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen: dict[str, Any], quiet: bool) -> Learned:
     """Learn from shards, with an estimate before and progress meanwhile."""
+    from amgc import distributed
     from amgc.cli.progress import console
 
     screen = console()
@@ -187,9 +185,8 @@ def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen
                     screen.print(line, highlight=False)
             return engine(job, waiting)
 
-        learned = model.learn_shards(
-            shards, counted, progress=progress, on_bad_shard="skip" if workers.skip_shards else "error", chosen=chosen
-        )
+        on_bad: Literal["skip", "error"] = "skip" if workers.skip_shards else "error"
+        learned = distributed.learn_shards(model, shards, counted, progress=progress, on_bad_shard=on_bad, chosen=chosen)
     for name, reason in learned.bad_shards:
         say(f"left out: {reason if reason.startswith(name) else f'{name}: {reason}'}")
     return learned
@@ -197,14 +194,14 @@ def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen
 
 def has_finished(model: str) -> bool:
     """Return whether the folder of a model keeps finished shards."""
-    from amgc.model.sharded import SHARDS
+    from amgc.distributed import finished
 
-    return any((Path(model) / SHARDS).glob("*.safetensors"))
+    return finished.has_finished(Path(model))
 
 
-def unfinished(model: str, chosen: dict[str, Any]) -> bool:
+def is_unfinished(model: str, chosen: dict[str, Any]) -> bool:
     """Return whether a model was created by the same command, which was stopped before it had learned all shards."""
+    from amgc.distributed.finished import read_plan
     from amgc.files import plain_json
-    from amgc.model.sharded import SHARDS, Kept
 
-    return bool(Kept(Path(model) / SHARDS, {}).found.get("chosen") == plain_json(chosen))
+    return bool(read_plan(Path(model)).get("chosen") == plain_json(chosen))

@@ -187,20 +187,16 @@ def to_rgb(image: Image, width: int | None = None) -> Image:
     from PIL import Image
 
     width, rows = width or image.width, max(1, STRIP // image.width)
-    if image.height <= rows:
-        return _strip_to_rgb(image, width)
-    result = Image.new("RGB", (width, image.height))
+    result = Image.new("RGB", (width, image.height)) if image.height > rows else None
     for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        result.paste(_strip_to_rgb(strip, width), (0, top))
+        strip = _to_rgb(image if result is None else image.crop((0, top, image.width, min(top + rows, image.height))))
+        if strip.width != width:
+            strip = strip.resize((width, strip.height), Image.Resampling.BILINEAR)
+        if result is None:
+            return strip
+        result.paste(strip, (0, top))
+    assert result is not None  # an image has at least one row
     return result
-
-
-def _strip_to_rgb(image: Image, width: int) -> Image:
-    from PIL import Image
-
-    image = _to_rgb(image)
-    return image if image.width == width else image.resize((width, image.height), Image.Resampling.BILINEAR)
 
 
 def _to_rgb(image: Image) -> Image:

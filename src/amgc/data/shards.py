@@ -17,7 +17,8 @@ from amgc.data import registry, storage
 from amgc.options import option
 from amgc.registry import split_name
 
-FILES = 1000  # images of a folder that make a shard
+FILES = 1000  # most images of folders in a shard
+FEW, SHARDS = 60, 32  # fewer images make shards of at least so many, until there are so many shards: all workers get some
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,18 @@ class VectorShard(StoredShard):
             yield Sample(f"{self.path}, row {number}", label or "", row)
 
 
-def file_shards(images: dict[str, list[str]], most: int = FILES) -> list[FileShard]:
-    """Split the files of each class into shards of at most `most` files, in the order in which they are given."""
+def file_shards(images: dict[str, list[str]], most: int | None = None) -> list[FileShard]:
+    """Split the files of each class into shards of at most `most` files, in the order in which they are given.
+
+    Without `most`, their number follows from that of the images alone, so that the result does not depend on the machine.
+
+    >>> [len(file_shards({"cat": ["a.png"] * count})) for count in (50, 480, 10_000, 100_000)]
+    [1, 8, 32, 100]
+    """
     pairs = [(path, label) for label, own in images.items() for path in own]
+    if most is None:
+        count = max(-(-len(pairs) // FILES), min(SHARDS, -(-len(pairs) // FEW)))
+        most = max(1, -(-len(pairs) // max(1, count)))
     return [FileShard(tuple(pairs[start : start + most])) for start in range(0, len(pairs), most)]
 
 

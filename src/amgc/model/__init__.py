@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from amgc.model.changes import Learned
     from amgc.model.folder import ModelBusyError, ModelError
     from amgc.model.info import Info
+    from amgc.model.inputs import ImageError
     from amgc.model.model import Model
-    from amgc.model.pictures import PictureError
     from amgc.model.predict import UNKNOWN, Evaluation, Prediction
 
-__all__ = ["UNKNOWN", "Evaluation", "Info", "Learned", "Model", "ModelBusyError", "ModelError", "PictureError", "Prediction"]
+__all__ = ["UNKNOWN", "Evaluation", "ImageError", "Info", "Learned", "Model", "ModelBusyError", "ModelError", "Prediction"]
 
 # Imported when first used: `amgc info` needs no torch.
 __getattr__ = lazy_names(
@@ -23,8 +23,8 @@ __getattr__ = lazy_names(
         "changes": ("Learned",),
         "folder": ("ModelBusyError", "ModelError"),
         "info": ("Info",),
+        "inputs": ("ImageError", "PictureError"),
         "model": ("Model",),
-        "pictures": ("PictureError",),
         "predict": ("UNKNOWN", "Evaluation", "Prediction"),
     },
 )

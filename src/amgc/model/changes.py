@@ -16,8 +16,8 @@ import torch
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.repeated import LearnedBefore
 from amgc.model.folder import ModelError
+from amgc.model.inputs import ImageError, Input, Vectors
 from amgc.model.manifest import FUNCTION, VECTORS
-from amgc.model.pictures import Picture, PictureError
 from amgc.model.state import FixedHead, State
 from amgc.text import listing
 
@@ -65,7 +65,7 @@ class Lesson:
 
     classifier: IncrementalClassifier
     added: dict[str, int] = field(default_factory=dict)
-    skipped: list[PictureError] = field(default_factory=list)
+    skipped: list[ImageError] = field(default_factory=list)
     animated: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     learned_before: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Lesson:
         return cls(IncrementalClassifier(**parameters))
 
     def add(
-        self, state: State, given: Sequence[Picture], labels: Sequence[str], on_corrupt: str, earlier: Earlier
+        self, state: State, given: Sequence[Input], labels: Sequence[str], on_corrupt: str, earlier: Earlier
     ) -> Iterator[int]:
         """Encode images batch by batch and add them to the statistics of their classes. Yields the number of images done.
 
@@ -147,14 +147,19 @@ class Held:
         return replace(lesson, added={}), joined.added
 
 
-def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Progress | None, on_corrupt: str) -> Lesson:
+def collect(state: State, images: Mapping[str, Sequence[Input]], progress: Progress | None, on_corrupt: str) -> Lesson:
     """Encode all images batch by batch and accumulate the statistics of their classes."""
     check_can_learn(state)
-    given = [picture for own in images.values() for picture in own]
+    given = [one for own in images.values() for one in own]
     labels = [label for label, own in images.items() for _ in own]
     _check_budget(state, list(images))  # before the work
+    earlier: Earlier = {}
+    if isinstance(state.classifier, IncrementalClassifier) and not state.manifest.private:
+        statistics = state.classifier.statistics_
+        found = {label: LearnedBefore(statistics, label) for label in images if label in statistics}
+        earlier = {label: one for label, one in found.items() if one.can_tell}
     lesson = Lesson.begin(state)
-    for done in lesson.add(state, given, labels, on_corrupt, _earlier(state, list(images))):
+    for done in lesson.add(state, given, labels, on_corrupt, earlier):
         if progress is not None:
             progress(done, len(given))
     if len(lesson.skipped) == len(given):
@@ -162,15 +167,6 @@ def collect(state: State, images: Mapping[str, Sequence[Picture]], progress: Pro
         raise ModelError(f"none of the {len(given)} {state.manifest.noun}s can be used; the first: {first}") from first
     lesson.classifier.finish()
     return lesson
-
-
-def _earlier(state: State, labels: Sequence[str]) -> dict[str, LearnedBefore]:
-    """Return for the classes of a lesson what tells whether an image was learned before, where it can be told."""
-    if not isinstance(state.classifier, IncrementalClassifier) or state.private:
-        return {}
-    statistics = state.classifier.statistics_
-    found = {label: LearnedBefore(statistics, label) for label in labels if label in statistics}
-    return {label: one for label, one in found.items() if one.can_tell}
 
 
 def check_can_learn(state: State) -> None:
@@ -210,7 +206,7 @@ def merge(state: State, other: State) -> State:
         )
     if isinstance(state.classifier, FixedHead) or isinstance(other.classifier, FixedHead):
         raise ModelError("a model created from a trained head cannot be merged: it has no class statistics.")
-    if state.private != other.private:
+    if state.manifest.private != other.manifest.private:
         raise ModelError("both models must have a privacy budget, or neither of them.")
     if other.classifier is None:
         return state
@@ -238,7 +234,11 @@ def restored(state: State, now: State) -> State:
     same = state.checksum and state.checksum == now.checksum
     kept = {role: entry for role, entry in now.manifest.files.items() if same and role == "extractor"}
     manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
-    return state.with_function(state.function or now.function, manifest)
+    if manifest.features["name"] != FUNCTION:
+        return replace(state, manifest=manifest)
+    function = state.function or now.function
+    extractor = replace(state.extractor, function=function) if isinstance(state.extractor, Vectors) else None
+    return replace(state, manifest=manifest, extractor=extractor, function=function)
 
 
 def _vectors_of(state: State) -> tuple[object, ...] | None:
@@ -264,9 +264,3 @@ def join(state: State, label: str, into: str) -> State:
         raise ModelError("classes of a model created from a trained head cannot be joined: it has no class statistics.")
     assert state.classifier is not None
     return replace(state, classifier=copy.deepcopy(state.classifier).rename(label, into, join=True)).solved()
-
-
-def forget_private(state: State, label: str) -> State:
-    """Remove a class of a private model, whose statistics all follow from its noisy sums."""
-    assert isinstance(state.classifier, IncrementalClassifier)
-    return replace(state, classifier=copy.deepcopy(state.classifier).forget(label)).solved()

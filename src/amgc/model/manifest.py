@@ -1,10 +1,11 @@
-"""The manifest of a model: its schema, and the checks when it is read."""
+"""The manifest of a model: its schema, the checks when it is read, and the names of classes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import unicodedata
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import amgc
 from amgc import files
 from amgc.core.accounting import check_settings
 from amgc.options import decode
+from amgc.text import visible
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "amgc model", 1
@@ -120,10 +122,10 @@ class Manifest:
         return self.generation, self.files, self.previous is None
 
     @property
-    def file_names(self) -> set[str]:
-        """The files of this state and of the previous one."""
+    def file_sizes(self) -> dict[str, int]:
+        """The files of this state and of the one before the last change, with their sizes."""
         before = (self.previous or {}).get("files", {}).values()
-        return {entry.name for entry in self.files.values()} | {entry["name"] for entry in before}
+        return {entry["name"]: entry["bytes"] for entry in before} | {entry.name: entry.bytes for entry in self.files.values()}
 
     @classmethod
     def from_json(cls, path: Path, content: Any) -> Manifest:
@@ -193,3 +195,21 @@ def _check_made(made: _Made) -> None:
 
 def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def checked_name(label: Any) -> str:
+    """Return the normalised name of a class; raise an error if it cannot be one."""
+    if not isinstance(label, str):
+        raise TypeError(f"the name of a class must be a string, not {label!r}.")
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
+    if "\0" in label or not visible(label):
+        raise ValueError(f"the class name {label!a} is empty, cannot be seen, or contains a null character; rename it.")
+    return normal(label)
+
+
+def normal(label: str) -> str:
+    """Return a name in Unicode's composed form. macOS stores é in file names as two characters."""
+    return unicodedata.normalize("NFC", label)

@@ -5,43 +5,33 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
-from amgc.data.shards import Shard
 from amgc.data.vectors import Split
-from amgc.model import changes, edits, extractors, sharded
-from amgc.model.archive import pack, unpack
+from amgc.model import changes, edits
 from amgc.model.changes import Learned, Progress
-from amgc.model.creation import fitted, new_state
-from amgc.model.engines import here
+from amgc.model.export.archive import MOST_BYTES, pack, unpack
 from amgc.model.folder import PATIENCE, Folder, ModelError
 from amgc.model.info import Info, class_table, describe, summary
-from amgc.model.manifest import FUNCTION
-from amgc.model.names import checked_name, normal
-from amgc.model.parts import Job, first_samples
-from amgc.model.pictures import Given, Picture, PictureError, pictures
-from amgc.model.predict import Evaluation, Prediction, evaluate, labelled, predict
-from amgc.model.sharded import Engine, OnBadShard
-from amgc.model.sharded import Progress as ShardProgress
-from amgc.model.state import State
-from amgc.model.vectors import Function, vectors
+from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
+from amgc.model.manifest import FUNCTION, checked_name, normal
+from amgc.model.predict import Evaluation, Prediction, check_can_predict, evaluate, labelled, predict
+from amgc.model.state import State, fitted, new_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from amgc.model.export import Exported
+    from amgc.model.export.onnx import Exported
     from amgc.model.extractors import ExtractorOptions
 
 OnCorrupt = Literal["error", "skip"]
-MOST_BYTES = 1 << 31  # of a model in a zip file
 
 
 class Model:
@@ -181,77 +171,33 @@ class Model:
         if on_corrupt not in ("error", "skip"):
             raise ValueError(f"on_corrupt must be 'error' or 'skip', not {on_corrupt!r}.")
         start = time.monotonic()
-        given: dict[str, list[Picture]] = {}
+        given: dict[str, list[Input]] = {}
         for label, own in images.items():
             if found := self._given(own, "train"):
                 given.setdefault(checked_name(label), []).extend(found)  # two spellings of a name are one class
         if not given:
             raise ModelError(f"there are no {self._state.manifest.noun}s to learn from.")
         with self._writing:
-            lesson, used = None, ""
+            lesson, used = None, self._state.checksum
             if self._state.extractor is not None:  # encode before taking the folder's lock: this is most of the work
-                lesson, used = changes.collect(self._state, given, progress, on_corrupt), self._state.checksum
-            with self._latest() as state:
+                lesson = changes.collect(self._state, given, progress, on_corrupt)
+            with self.locked() as state:
                 if lesson is None or used != state.checksum:
-                    state = fitted(state, [picture for own in given.values() for picture in own])
+                    state = fitted(state, [one for own in given.values() for one in own])
                     lesson = changes.collect(state, given, progress, on_corrupt)
                 # Features of an extractor that is not stored yet cannot be held for later.
                 lesson, held = self._held.add(state, lesson, hold and self._state.extractor is not None)
                 again = tuple(label for label in lesson.added if label in state.manifest.classes)
                 if lesson.added:
-                    self._state = changes.learn(state, lesson).write(self._folder)
+                    self.write(changes.learn(state, lesson))
         return lesson.result(again, held, time.monotonic() - start)
-
-    def learn_shards(
-        self,
-        shards: Sequence[Shard],
-        engine: Engine = here,
-        *,
-        progress: Callable[[ShardProgress], None] = lambda _: None,
-        on_bad_shard: OnBadShard = "error",
-        chosen: Mapping[str, Any] | None = None,
-    ) -> Learned:
-        """Learn from shards, each read by one worker. The result does not depend on the number of workers.
-
-        Unreadable images are skipped. Copies of an image count once in a shard. Features that are fitted on the first images
-        are fitted on those of the first shards. If this process is killed, the same call goes on with the finished shards.
-
-        shards : of `amgc.data.shards.open_source`. engine : where the workers run; see `amgc.model.engines`.
-        on_bad_shard : "skip" leaves out shards that cannot be read in several tries. They are named in `Learned.bad_shards`.
-        chosen : settings with which the model was created, for `amgc learn`.
-        """
-        start = time.monotonic()
-        changes.check_can_learn(self._state)
-        sharded.check(self._state)
-        with self._writing, sharded.only_driver(self.path) as folder:
-            with self._latest() as state:
-                if state.extractor is None:
-                    first = [Picture(one.name, one.content) for one in first_samples(shards, extractors.FIT_IMAGES)]
-                    self._state = state = fitted(state, first).write(self._folder)
-            settings = dict(chosen or {})
-            plan = sharded.plan_of(state, Job(os.path.abspath(self.path), state.checksum), shards, settings)
-            kept = sharded.Kept(folder, plan)
-            if sharded.added_before(kept.found, plan, state):
-                sharded.remove(folder)
-                raise ModelError("these shards were learned already: an earlier call was stopped after it had added them.")
-            lesson, merged = sharded.collect(state, self.path, shards, engine, progress, on_bad_shard, settings)
-            with self._latest() as now:
-                if now.checksum != state.checksum:
-                    raise ModelError(f"the model in {str(self.path)!r} was replaced while it learned; repeat the command.")
-                again = tuple(label for label in lesson.added if label in now.manifest.classes)
-                changed = changes.learn(now, lesson)
-                kept.adding(now.manifest.generation, changed.class_counts)
-                self._state = changed.write(self._folder)
-            sharded.remove(folder)
-        bad = tuple((name, reason) for name, reason in merged.bad)
-        return replace(lesson.result(again, {}, time.monotonic() - start), bad_shards=bad)
 
     def forget(self, label: str) -> Model:
         """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains.
 
         This cannot be undone: no earlier state stays in the folder.
         """
-        with self._latest() as state:
+        with self.locked() as state:
             edits.forget(self._folder, normal(label))
             self._state = State.read(self._folder, state).solved()
             with suppress(OSError):  # the class is forgotten; the next process that opens the model tries again
@@ -261,10 +207,10 @@ class Model:
     def rename(self, label: str, new: str, *, join: bool = False) -> Model:
         """Rename a class. If another class has the name, `join` makes one class of both, as if learned as one."""
         old, name = normal(label), checked_name(new)
-        with self._latest() as state:
+        with self.locked() as state:
             if join and name != old and name in state.manifest.classes:
                 edits.check_known(state.manifest, old)
-                self._state = changes.join(state, old, name).write(self._folder)
+                self.write(changes.join(state, old, name))
             else:
                 edits.rename(self._folder, old, name)
                 self._state = State.read(self._folder, state)
@@ -275,22 +221,22 @@ class Model:
 
         The folder stores one earlier state, so two changes in a row cannot be taken back.
         """
-        with self._latest():
+        with self.locked():
             self._folder.undo()
             self.refresh()
         return self
 
     def drop_previous(self) -> Model:
         """Delete the state before the last change from the folder. The change can no longer be undone."""
-        with self._latest():
+        with self.locked():
             self._folder.drop_previous()
             self.refresh()
         return self
 
     def merge(self, other: Model) -> Model:
         """Add the classes of another model, as if its images had been learned here. Both need the same extractor."""
-        with self._latest() as state:
-            self._state = changes.merge(state, other._state).write(self._folder)
+        with self.locked() as state:
+            self.write(changes.merge(state, other._state))
         return self
 
     @classmethod
@@ -305,26 +251,31 @@ class Model:
 
     def restore(self, state: State) -> Model:
         """Replace the current state by an earlier one of this model, or by that of another model."""
-        with self._latest() as now:
-            self._state = changes.restored(state, now).write(self._folder)
+        with self.locked() as now:
+            self.write(changes.restored(state, now))
         return self
 
     def remove_if_empty(self) -> None:
         """Delete the model if it has no classes, and its folder if nothing else is in it."""
-        with self._latest() as state:
+        with self.locked() as state:
             if not state.manifest.classes:
                 self._folder.remove()
 
     @contextmanager
-    def _latest(self) -> Iterator[State]:
+    def locked(self) -> Iterator[State]:
         """Hold the locks of this object and of its folder, and give the folder's current state."""
         with self._writing, self._folder.lock(self.patience):
             self.refresh()
             yield self._state
 
-    def _given(self, given: Given, split: Split = "test") -> list[Picture]:
+    def write(self, state: State) -> State:
+        """Replace the state, first in the folder, then in memory, and return it as stored. Call within `locked`."""
+        self._state = state.write(self._folder)
+        return self._state
+
+    def _given(self, given: Given, split: Split = "test") -> list[Input]:
         """Return a list of images, or of vectors if the model takes these."""
-        return vectors(given, split) if self._state.manifest.noun == "vector" else pictures(given)
+        return vectors_from(given, split) if self._state.manifest.noun == "vector" else images_from(given)
 
     # ---- read --------------------------------------------------------------------------------------------------------
 
@@ -346,15 +297,16 @@ class Model:
 
     def predict(self, images: Given, top: int = 1, reject: float | None = None) -> list[Prediction]:
         """Return the `top` most likely classes of each image; images whose fit is below `reject` are marked as rejected."""
-        found = []
+        found: list[Prediction] = []
         for one in self.predict_each(images, top, reject):
-            if isinstance(one, PictureError):
+            if isinstance(one, ImageError):
                 raise one
             found.append(one)
         return found
 
-    def predict_each(self, images: Given, top: int = 1, reject: float | None = None) -> Iterator[Prediction | PictureError]:
+    def predict_each(self, images: Given, top: int = 1, reject: float | None = None) -> Iterator[Prediction | ImageError]:
         """Yield predictions in order, or the error of an unreadable image. Only one batch is in memory at a time."""
+        check_can_predict(self._state, top, reject)
         return predict(self._state, self._given(images), top, reject)
 
     def evaluate(
@@ -388,12 +340,11 @@ class Model:
     @classmethod
     def unpacked(cls, content: bytes, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Model:
         """Create a model in the folder `path` from a zip file that `packed` made."""
-        folder = Folder(path)
-        folder.prepare()
-        return cls.open(unpack(content, folder.path, most_bytes).path)
+        unpack(content, Path(path), most_bytes)
+        return cls.open(path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
-        """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.export`. Needs the extra `onnx`."""
-        from amgc.model.export import export_onnx
+        """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.export.onnx`. Needs the extra `onnx`."""
+        from amgc.model.export.onnx import export_onnx
 
         return export_onnx(self._state, path)

@@ -14,8 +14,8 @@ from amgc.core.typicality import can_tell
 from amgc.features.extractor import Extractor
 from amgc.model.changes import Progress
 from amgc.model.folder import ModelError
-from amgc.model.names import normal
-from amgc.model.pictures import Given, Picture, PictureError
+from amgc.model.inputs import Given, ImageError, Input
+from amgc.model.manifest import normal
 from amgc.model.state import FixedHead, State
 
 UNKNOWN = "unknown"
@@ -56,12 +56,6 @@ class Prediction:
         return about | {"classes": pairs}
 
 
-def predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
-    """Yield a prediction for each image in order, or its error. Only one batch is in memory at a time."""
-    check_can_predict(state, top, reject)
-    return _predict(state, images, top, reject)
-
-
 def check_can_predict(state: State, top: int, reject: float | None) -> None:
     """Raise an error if a model cannot answer such a request."""
     if state.classifier is None:
@@ -72,9 +66,10 @@ def check_can_predict(state: State, top: int, reject: float | None) -> None:
         raise ModelError("this model cannot reject: it was created from a trained head and has no class statistics.")
 
 
-def _predict(state: State, images: Sequence[Picture], top: int, reject: float | None) -> Iterator[Prediction | PictureError]:
+def predict(state: State, images: Sequence[Input], top: int, reject: float | None) -> Iterator[Prediction | ImageError]:
+    """Yield a prediction for each image in order, or its error. Only one batch is in memory at a time."""
     for rows, features, errors in state.encoded(images):
-        found: dict[int, Prediction | PictureError] = dict(errors)
+        found: dict[int, Prediction | ImageError] = dict(errors)
         if rows:
             found |= zip(rows, classify(state, features, [images[row].name for row in rows], top, reject), strict=True)
         yield from (found[row] for row in sorted(found))
@@ -169,7 +164,7 @@ class Evaluation:
         """Return a dictionary for JSON; values that are undefined without images are None."""
         error = self.calibration_error if len(self.correct) else None
         about: dict[str, Any] = {"accuracy": _or_none(self.accuracy), "calibration_error": error}
-        about |= {"pictures": len(self.correct), "by_class": self.by_class, "reliability": self.reliability}
+        about |= {"images": len(self.correct), "by_class": self.by_class, "reliability": self.reliability}
         about |= {"confused": self.confused(), "unseen": self.unseen, "skipped": list(self.skipped), "reject": self.reject}
         known, others = map(_or_none, self.rejected())
         return about | ({} if self.reject is None else {"rejected": known, "rejected_unseen": others})
@@ -203,8 +198,8 @@ def _or_none(share: float) -> float | None:
 
 
 def labelled(
-    images: Given | Mapping[str, Given], labels: Sequence[str] | None, read: Callable[[Given], list[Picture]]
-) -> tuple[list[Picture], list[str]]:
+    images: Given | Mapping[str, Given], labels: Sequence[str] | None, read: Callable[[Given], list[Input]]
+) -> tuple[list[Input], list[str]]:
     """Return images and their labels, which are given by class or as two sequences. `read` makes a list of given images."""
     if isinstance(images, Mapping):
         if labels is not None:
@@ -221,9 +216,10 @@ def labelled(
 
 
 def evaluate(
-    state: State, images: Sequence[Picture], labels: Sequence[str], reject: float | None, progress: Progress | None
+    state: State, images: Sequence[Input], labels: Sequence[str], reject: float | None, progress: Progress | None
 ) -> Evaluation:
     """Compare predictions with labels."""
+    check_can_predict(state, 1, reject)
     classes = tuple(state.manifest.classes)
     index = {name: place for place, name in enumerate(classes)}
     confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
@@ -232,7 +228,7 @@ def evaluate(
     unseen: dict[str, int] = {}
     skipped: list[tuple[str, str]] = []
     for done, (answer, label) in enumerate(zip(predict(state, images, 1, reject), labels, strict=True), start=1):
-        if isinstance(answer, PictureError):
+        if isinstance(answer, ImageError):
             skipped.append((answer.path, answer.reason))
         else:
             fit = float("nan") if answer.fit is None else answer.fit

@@ -1,10 +1,11 @@
-"""The state of a model in memory, and how it is read from and written to the model's folder."""
+"""The state of a model in memory: how it begins, gets its extractor, and is read from and written to the model's folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from torch import Tensor
 from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.parameters import DeviceError, check_parameters
+from amgc.core.privacy import Privacy
+from amgc.core.statistics import Form
 from amgc.features.extractor import Extractor
 from amgc.features.weights import load_extractor, save_extractor
-from amgc.model.extractors import encode_batches
+from amgc.model import extractors
 from amgc.model.folder import Folder, ModelBusyError
 from amgc.model.info import Contents
+from amgc.model.inputs import Frame, Function, ImageError, Input, Vectors
 from amgc.model.manifest import CLASSES, FUNCTION, MANIFEST, VECTORS, Manifest
-from amgc.model.pictures import Frame, Picture, PictureError
-from amgc.model.vectors import Function, Vectors
+
+FULL, LOWRANK = 768, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
+LARGEST_SIDE = 2048  # maximum image size in pixels; a batch of 16 such images takes 0.8 GB
 
 
 @dataclass(frozen=True)
@@ -74,13 +79,6 @@ class State:
     classifier: IncrementalClassifier | FixedHead | None = None
     function: Function | None = None
 
-    def with_function(self, function: Function | None, manifest: Manifest) -> State:
-        """Return the state with a function that computes its features, if it needs one, and a manifest."""
-        if manifest.features["name"] != FUNCTION:
-            return replace(self, manifest=manifest)
-        extractor = replace(self.extractor, function=function) if isinstance(self.extractor, Vectors) else None
-        return replace(self, manifest=manifest, extractor=extractor, function=function)
-
     def solved(self) -> State:
         """Return the state after solving for its classifier, so that the first prediction need not wait."""
         if isinstance(self.classifier, IncrementalClassifier):
@@ -107,11 +105,6 @@ class State:
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
     @property
-    def private(self) -> bool:
-        """Whether the model has a privacy budget."""
-        return self.manifest.private
-
-    @property
     def checksum(self) -> str:
         """The checksum of the extractor's file; "" while there is none."""
         entry = self.manifest.files.get("extractor")
@@ -129,12 +122,12 @@ class State:
         name = extractor.name if isinstance(extractor, Extractor) else ""
         return Contents(form, margins, fixed, name, fragments == "patches", {str(label): loss for label, loss in spent.items()})
 
-    def encoded(self, images: Sequence[Picture]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, PictureError]]]]:
+    def encoded(self, images: Sequence[Input]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
         """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
         assert self.extractor is not None
         if isinstance(self.extractor, Vectors):
             return self.extractor.encode_batches(images)
-        return encode_batches(self.extractor, self.frame, images)
+        return extractors.encode_batches(self.extractor, self.frame, images)
 
     @property
     def class_counts(self) -> dict[str, int]:
@@ -189,6 +182,89 @@ class State:
         return replace(self, manifest=folder.change(changed, writers, undoable), classifier=classifier)
 
 
+def new_state(
+    features: str | os.PathLike[str] | Function | None,
+    size: int | None,
+    seed: int,
+    covariance: Form | None,
+    privacy: Privacy | None,
+    fewest: int,
+    options: dict[str, Any],
+) -> State:
+    """Check the arguments of `Model.create` and return the state of a model without classes."""
+    if not fewest >= 1 or (fewest > 1 and privacy is not None):
+        raise ValueError(f"fewest must be at least 1, and 1 for private models, which need no more; not {fewest}.")
+    if privacy is not None:
+        features, covariance = extractors.private_choice(features, covariance, options)
+    function, given = None, None
+    if isinstance(features, str | os.PathLike) or features is None:
+        given = None if features is None else os.fspath(features)
+        name, chosen, scale = extractors.resolve(features, options)
+    else:
+        function, name, chosen, scale = features, FUNCTION, options, None
+        given = f"{getattr(features, '__module__', '')}.{getattr(features, '__qualname__', type(features).__qualname__)}"
+    if name in (VECTORS, FUNCTION) and (chosen or size is not None):
+        settings = ", ".join([*chosen, *(["size"] if size is not None else [])])
+        raise ValueError(f"amgc does not compute these features, so it has no {settings} for them.")
+    if size is not None and not 8 <= size <= LARGEST_SIDE:
+        raise ValueError(f"size must be from 8 to {LARGEST_SIDE} pixels, not {size}.")
+    extractor = None
+    if name not in ("", "patches", VECTORS, FUNCTION):
+        extractor = extractors.create(name, chosen, size, seed)
+        name = extractor.name
+    made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
+    if privacy is not None:
+        made["privacy"] = {field: value for field, value in asdict(privacy).items() if field != "centre"}
+        made["centre"] = privacy.centre
+    if fewest > 1:
+        made["fewest"] = fewest
+    about = {"name": name, "options": chosen, "given": given, "dim": None}
+    image = {"size": size, "scale": scale}
+    state = State(Manifest(made, about, image), function=function)
+    return state if extractor is None else with_extractor(state, extractor)
+
+
+def fitted(state: State, first: Sequence[Input]) -> State:
+    """Return the state with an extractor. If there is none yet, it is chosen for these images or fitted on them."""
+    if state.extractor is not None:
+        return state
+    features, size, seed = state.manifest.features, state.manifest.image["size"], int(state.manifest.made["seed"])
+    if features["name"] in (VECTORS, FUNCTION):
+        return with_extractor(state, Vectors.measure(features["name"], state.function, first))
+    name, options, seen = features["name"], features["options"], extractors.look(first)
+    if not name:
+        name, why = extractors.choose(seen, size)
+        options = extractors.defaults(name)
+        chosen = features | {"name": name, "options": options, "why": why}
+        state = replace(state, manifest=replace(state.manifest, features=chosen))
+    if name == "patches":
+        options, size = extractors.adapt(options, size, seen)
+    extractor = extractors.create(name, options, size, seed)
+    ready = with_extractor(state, extractor)
+    if extractor.needs_fit:
+        extractors.fit(extractor, ready.frame, first, seed)
+    return ready
+
+
+def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
+    """Return the state with an extractor, and the image size and classifier parameters that follow from it."""
+    manifest = state.manifest
+    form = manifest.made["covariance"]
+    if form is None and (extractor.name == "patches" or extractor.dim > LOWRANK):
+        form = "shared"
+    elif form is None:
+        form = "full" if extractor.dim <= FULL else "lowrank"
+    size = extractor.image_shape[1] if isinstance(extractor, Extractor) else None
+    image: dict[str, int | None] = {**manifest.image, "size": size}
+    made = manifest.made | {"classifier": {"covariance": form}}
+    if privacy := made.get("privacy"):
+        centre = made.pop("centre")
+        if centre is None and isinstance(extractor, Extractor):
+            centre = extractors.public_centre(extractor)
+        made["classifier"] |= privacy | {"centre": centre}
+    return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
+
+
 def _write_classes(path: Path, state: State) -> None:
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
@@ -218,7 +294,7 @@ def _read_classes(state: State, path: Path) -> State:
         dim = classifier.weight.shape[1] if isinstance(classifier, FixedHead) else classifier.n_features_in_
         if state.extractor is not None and dim != state.extractor.dim:
             raise ValueError(f"it has {dim} features, the extractor {state.extractor.dim}")
-        if state.private != (isinstance(classifier, IncrementalClassifier) and classifier.privacy_ is not None):
+        if state.manifest.private != (isinstance(classifier, IncrementalClassifier) and classifier.privacy_ is not None):
             raise ValueError("it has a privacy budget and the manifest has none, or the other way round")
         if found.class_counts != state.manifest.classes:
             raise ValueError("its classes are not those of the manifest")

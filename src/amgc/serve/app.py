@@ -19,7 +19,7 @@ import amgc
 from amgc.core.expected import ENOUGH
 from amgc.data.image_files import available_cores
 from amgc.model import Info, Model
-from amgc.model.names import normal
+from amgc.model.manifest import normal
 from amgc.serve import schemas
 from amgc.serve.batching import Batcher
 from amgc.serve.downloads import EXAMPLE, VECTOR_EXAMPLE, check_replacement, onnx_file, opened

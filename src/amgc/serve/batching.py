@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amgc.features.extractor import Extractor
-from amgc.model import Model, PictureError, Prediction
+from amgc.model import ImageError, Model, Prediction
 from amgc.model.extractors import encode
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input
 from amgc.model.predict import check_can_predict, classify
 from amgc.model.state import State
 from amgc.serve.errors import ApiError
@@ -64,7 +64,7 @@ class Batcher:
         """End the thread after the requests that are in the queue."""
         self._queue.put(None)
 
-    def submit(self, pictures: Sequence[Picture], top: int, reject: float | None) -> Future[list[Prediction]]:
+    def submit(self, pictures: Sequence[Input], top: int, reject: float | None) -> Future[list[Prediction]]:
         """Return the predictions for the images of a request. Raises ApiError 503 if too many images wait."""
         with self._lock:
             if self.waiting and self.waiting + len(pictures) > self.most:
@@ -82,7 +82,7 @@ class Batcher:
             self.waiting -= count
             self.metrics.set("waiting", self.waiting)
 
-    def _decode(self, pictures: Sequence[Picture], top: int, reject: float | None, answer: Future[list[Prediction]]) -> None:
+    def _decode(self, pictures: Sequence[Input], top: int, reject: float | None, answer: Future[list[Prediction]]) -> None:
         if not answer.set_running_or_notify_cancel():
             return
         try:
@@ -92,9 +92,9 @@ class Batcher:
                 answer.set_result(self.model.predict(list(pictures), top, reject))
                 return
             pixels = list(state.frame.each(pictures))
-            if wrong := next((one for one in pixels if isinstance(one, PictureError)), None):
+            if wrong := next((one for one in pixels if isinstance(one, ImageError)), None):
                 raise wrong
-            usable = [one for one in pixels if not isinstance(one, PictureError)]
+            usable = [one for one in pixels if not isinstance(one, ImageError)]
             self._queue.put(Request(state, usable, [one.name for one in pictures], top, reject, answer))
         except BaseException as error:
             answer.set_exception(error)

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from amgc.core.privacy import BudgetError
 from amgc.files import FileFormatError
-from amgc.model import ModelBusyError, ModelError, PictureError
+from amgc.model import ImageError, ModelBusyError, ModelError
 
 LOG = logging.getLogger("amgc.serve")
 # 408: the server does not wait for the rest of the request
@@ -43,9 +43,9 @@ def api_error(error: Exception) -> ApiError:
     """Return the response for an exception. Paths on the server appear only in its log."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, PictureError):
+    if isinstance(error, ImageError):
         return ApiError(422, str(error))  # starts with the name of the image
-    if isinstance(error.__cause__, PictureError):
+    if isinstance(error.__cause__, ImageError):
         return ApiError(422, sentence(str(error)))
     if isinstance(error, ModelError | BudgetError):
         return ApiError(409, sentence(str(error)))

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.model import Info, Learned, Model
-from amgc.model.names import checked_name, normal
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input
+from amgc.model.manifest import checked_name, normal
 from amgc.model.state import State
 from amgc.serve.errors import LOG, ApiError, StoppedError
 
@@ -84,7 +84,7 @@ class UpdateQueue:
         """Number of updates in the queue."""
         return self._jobs.qsize()
 
-    def learn(self, pictures: Sequence[Picture], label: str, lesson: str = "") -> Future[Learned]:
+    def learn(self, pictures: Sequence[Input], label: str, lesson: str = "") -> Future[Learned]:
         """Learn a class; unreadable images are skipped. Requests of one lesson are undone together."""
         name = checked_name(label)
 

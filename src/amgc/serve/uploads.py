@@ -15,8 +15,8 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from amgc.data.decode import formats
-from amgc.model import PictureError
-from amgc.model.pictures import Picture
+from amgc.model import ImageError
+from amgc.model.inputs import Input
 from amgc.serve.errors import ApiError
 from amgc.serve.guard import Limits
 
@@ -30,7 +30,7 @@ MAX_FILE_NAME = 200  # characters of a file name that are kept for messages
 
 
 @dataclass
-class Upload(Picture):
+class Upload(Input):
     """An uploaded image. `check` is called before it is decoded, and raises an error if the client has disconnected."""
 
     check: Callable[[], None] = lambda: None
@@ -112,17 +112,17 @@ def _too_many(limits: Limits) -> ApiError:
     return ApiError(413, f"At most {limits.images} pictures can be sent at a time; send the others afterwards.")
 
 
-def split_by_size(pictures: Sequence[Upload], limits: Limits) -> tuple[list[Upload], list[PictureError]]:
+def split_by_size(pictures: Sequence[Upload], limits: Limits) -> tuple[list[Upload], list[ImageError]]:
     """Return the images that are not too large, by their headers, and errors of the others. No image is decoded."""
     usable: list[Upload] = []
-    refused: list[PictureError] = []
+    refused: list[ImageError] = []
     total = 0
     for picture in pictures:
         picture.check()
         pixels = _pixels(picture.source)
         if pixels > limits.pixels:
             reason = f"it has more than {limits.megapixels} million pixels; make it smaller first"
-            refused.append(PictureError(picture.name, reason))
+            refused.append(ImageError(picture.name, reason))
         else:
             usable.append(picture)
             total += int(pixels)

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from amgc.model.vectors import vectors
+from amgc.model.inputs import vectors_from
 from amgc.serve.errors import ApiError
 from amgc.serve.schemas import Exact
 from amgc.serve.uploads import LABEL_PATTERN, MAX_LABEL, Upload
@@ -57,4 +57,4 @@ def parse(body: bytes, label: bool) -> tuple[list[Upload], dict[str, str]]:
     texts = {"label": found.label} if isinstance(found, LabelledVectors) else {}
     if len({len(vector) for vector in found.vectors}) > 1:
         raise ApiError(422, "The vectors do not have the same number of features.")
-    return [Upload(one.name, one.source) for one in vectors(np.array(found.vectors))], texts
+    return [Upload(one.name, one.source) for one in vectors_from(np.array(found.vectors))], texts

@@ -14,6 +14,7 @@ from amgc.files import FileFormatError
 from amgc.model.folder import Folder
 from amgc.model.manifest import MANIFEST, OURS, Manifest
 
+MOST_BYTES = 1 << 31  # of an unpacked model
 MAX_FILES = 8  # a model has at most three
 MAX_ENTRIES = 1000  # signatures of entries; weights contain some by accident. A million entries take gigabytes to list.
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -36,12 +37,13 @@ def pack(folder: Folder) -> bytes:
     return folder.read(read)
 
 
-def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
-    """Write the files of a zip file to the folder `into`. Only names of a model's files are accepted, and no sub-folders.
+def unpack(content: bytes, into: Path, most_bytes: int) -> None:
+    """Write the files of a zip file to the new folder `into`. Only names of a model's files are accepted, and no sub-folders.
 
     most_bytes : maximum size of all files together. Bytes are counted while reading, because the sizes that a zip file states
         may be false.
     """
+    Folder(into).prepare()
     if content.count(b"PK\1\2") > MAX_ENTRIES:
         raise FileFormatError("the zip file contains more files than a model has.")
     try:
@@ -69,7 +71,6 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> Folder:
         raise
     except UNREADABLE as error:
         raise FileFormatError(f"the file is not a readable zip file ({error}).") from error
-    return Folder(into)
 
 
 def _without_paths(about: dict[str, Any]) -> dict[str, Any]:

@@ -21,9 +21,11 @@ import amgc
 from amgc import tensor_files
 from amgc.core.statistics import ClassStatistics
 from amgc.data.shards import Sample, ShardError, file_shards
-from amgc.model import Model, ModelError, parts, sharded
-from amgc.model.engines import Processes, here
-from amgc.model.parts import KIND, Job, Worker, read_part
+from amgc.distributed.engines import Processes, here
+from amgc.distributed.finished import SHARDS
+from amgc.distributed.learn import learn_shards
+from amgc.distributed.worker import CHUNK, KIND, Job, Worker, read_part
+from amgc.model import Model, ModelError
 
 KINDS = ("cat", "dog", "owl")
 
@@ -64,11 +66,11 @@ def backwards(job: Job, given: list) -> Iterator:
 @pytest.mark.parametrize("form", ["full", "lowrank", "diagonal", "shared"])
 def test_the_order_in_which_workers_finish_does_not_change_a_bit(tmp_path, shards, form):
     one, two = (new(tmp_path, name, covariance=form) for name in ("one", "two"))
-    learned = one.learn_shards(shards)
-    two.learn_shards(shards, backwards)
+    learned = learn_shards(one, shards)
+    learn_shards(two, shards, backwards)
     assert learned.added == dict.fromkeys(KINDS, 8) == one.classes
     assert bits(one) == bits(two)
-    assert not (one.path / sharded.SHARDS).exists()
+    assert not (one.path / SHARDS).exists()
 
 
 @pytest.mark.cpus
@@ -77,7 +79,7 @@ def test_shards_give_the_statistics_of_one_pass(tmp_path, shards, form):
     rows = {kind: np.random.default_rng(place).normal(3, 1, (9, 7)) for place, kind in enumerate(KINDS)}
     model = new(tmp_path, "model", features="vectors", filters=None, covariance=form)
     pieces = [Rows(tuple((kind, tuple(row)) for kind in KINDS for row in rows[kind][at : at + 2])) for at in range(0, 9, 2)]
-    model.learn_shards(pieces)
+    learn_shards(model, pieces)
     whole = ClassStatistics(7, form, dtype=torch.float64)
     whole.update(np.concatenate(list(rows.values())), [kind for kind in KINDS for _ in range(9)])
     found = model.state.classifier.statistics_
@@ -133,16 +135,16 @@ def test_a_shard_that_cannot_be_read_is_named_and_skipped_only_if_asked(vectors,
     monkeypatch.chdir(tmp_path)
     good, bad = rows("cat", "dog", "cat", "dog", seed=1), rows("cat", "dog", seed=2, fault="always")
     with pytest.raises(ModelError, match=rf"{bad.name}: it is no tar file.*Nothing was learned; 1 of 2 shards are kept"):
-        vectors.learn_shards([good, bad])
+        learn_shards(vectors, [good, bad])
     assert not vectors.classes
-    learned = vectors.learn_shards([good, bad], on_bad_shard="skip")
+    learned = learn_shards(vectors, [good, bad], on_bad_shard="skip")
     assert learned.added == {"cat": 2, "dog": 2} and learned.bad_shards == ((bad.name, f"{bad.name}: it is no tar file."),)
 
 
 def test_a_shard_is_tried_again(vectors, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    vectors.learn_shards([rows("cat", "dog")])
-    assert vectors.learn_shards([rows("cat", "dog", seed=1, fault="once")]).images == 2 and Path("tried").exists()
+    learn_shards(vectors, [rows("cat", "dog")])
+    assert learn_shards(vectors, [rows("cat", "dog", seed=1, fault="once")]).images == 2 and Path("tried").exists()
 
 
 def test_finished_shards_are_not_computed_again_and_damaged_ones_are(vectors, tmp_path, monkeypatch):
@@ -162,14 +164,14 @@ def test_finished_shards_are_not_computed_again_and_damaged_ones_are(vectors, tm
             yield number, found
 
     with pytest.raises(KeyboardInterrupt):
-        vectors.learn_shards(given, stopping)
-    finished = sorted((vectors.path / sharded.SHARDS).glob("part-*"))
+        learn_shards(vectors, given, stopping)
+    finished = sorted((vectors.path / SHARDS).glob("part-*"))
     assert [path.name[5:11] for path in finished] == ["000001", "000002", "000003"]
     content = finished[1].read_bytes()
     finished[1].write_bytes(content[:-4] + b"\0\1\2\3")
     other = Model.create(tmp_path / "other", features="vectors")
-    other.learn_shards(given)
-    Model.open(vectors.path).learn_shards(given, counting)
+    learn_shards(other, given)
+    learn_shards(Model.open(vectors.path), given, counting)
     assert computed == [0, 2]
     assert bits(Model.open(vectors.path)) == bits(Model.open(other.path))
 
@@ -178,37 +180,37 @@ def test_shards_that_have_changed_are_computed_again(vectors, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     good = [rows("cat", "dog", seed=seed) for seed in range(2)]
     with pytest.raises(ModelError):
-        vectors.learn_shards([*good, rows("cat", "dog", fault="always")])
-    learned = vectors.learn_shards([rows("owl", "fox", seed=5)])
+        learn_shards(vectors, [*good, rows("cat", "dog", fault="always")])
+    learned = learn_shards(vectors, [rows("owl", "fox", seed=5)])
     assert learned.added == {"owl": 1, "fox": 1}
 
 
 def test_a_driver_that_is_killed_after_adding_the_shards_does_not_add_them_twice(vectors, monkeypatch):
     given = [rows("cat", "dog", seed=seed) for seed in range(2)]
-    monkeypatch.setattr(sharded, "remove", lambda folder: os.kill)  # as if it had no time to
-    vectors.learn_shards(given)
+    monkeypatch.setattr("amgc.distributed.learn.remove", lambda folder: None)  # as if it had no time to
+    learn_shards(vectors, given)
     monkeypatch.undo()
     with pytest.raises(ModelError, match="learned already"):
-        Model.open(vectors.path).learn_shards(given)
+        learn_shards(Model.open(vectors.path), given)
     assert Model.open(vectors.path).classes == {"cat": 2, "dog": 2}
-    assert Model.open(vectors.path).learn_shards(given).again == ("cat", "dog")  # asked for a second time
+    assert learn_shards(Model.open(vectors.path), given).again == ("cat", "dog")  # asked for a second time
 
 
 def test_classes_that_are_numbers_in_one_shard_and_names_in_another_are_an_error(vectors):
     strange = rows("3", "4", seed=1)
     with pytest.raises(ShardError, match=rf"{strange.name}: its classes are numbers such as '3', those before are names"):
-        vectors.learn_shards([rows("cat", "dog"), strange])
+        learn_shards(vectors, [rows("cat", "dog"), strange])
     assert not Model.open(vectors.path).classes
 
 
 def test_samples_without_a_label_are_an_error_that_names_the_shard(vectors):
     with pytest.raises(ModelError, match=r"rows \d+: 'row 1' has no label; --label-column"):
-        vectors.learn_shards([rows("cat", "")])
+        learn_shards(vectors, [rows("cat", "")])
 
 
 def test_statistics_from_other_versions_or_with_impossible_numbers_are_refused(vectors, tmp_path):
     shard = rows("cat", "cat", "dog")
-    vectors.learn_shards([rows("cat", "dog", seed=9)])
+    learn_shards(vectors, [rows("cat", "dog", seed=9)])
     job = Job(str(vectors.path), "")
     path = tmp_path / "part"
     path.write_bytes(Worker(job)(shard))
@@ -243,7 +245,7 @@ def test_a_worker_of_another_version_or_extractor_is_an_error(vectors):
 def test_models_that_must_not_store_statistics_of_few_images_are_refused(tmp_path):
     model = Model.create(tmp_path / "model", features="vectors", fewest=3)
     with pytest.raises(ModelError, match="cannot learn from shards"):
-        model.learn_shards([rows("cat", "dog")])
+        learn_shards(model, [rows("cat", "dog")])
 
 
 def test_a_shard_without_usable_images_counts_as_empty(tmp_path, shards):
@@ -251,21 +253,21 @@ def test_a_shard_without_usable_images_counts_as_empty(tmp_path, shards):
     broken.write_text("dear all")
     empty = file_shards({"cat": [str(broken)]})
     model = new(tmp_path, "model")
-    learned = model.learn_shards([*shards, *empty])
+    learned = learn_shards(model, [*shards, *empty])
     assert learned.images == 24 and learned.skipped[0][0] == str(broken)
     with pytest.raises(ModelError, match="can be used"):
-        model.learn_shards(empty)
+        learn_shards(model, empty)
 
 
 @pytest.mark.slow
 def test_processes_give_the_same_bits_and_survive_a_killed_worker(tmp_path, shards, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{Path(amgc.__file__).parents[1]}:{Path(__file__).parents[1]}")
     one, two, three = (new(tmp_path, name) for name in ("one", "two", "three"))
-    one.learn_shards(shards)
-    two.learn_shards(shards, Processes(2))
+    learn_shards(one, shards)
+    learn_shards(two, shards, Processes(2))
     assert bits(one) == bits(two)
     killer = rows("cat", fault="killed")
-    learned = three.learn_shards([shards[0], killer], Processes(2), on_bad_shard="skip")
+    learned = learn_shards(three, [shards[0], killer], Processes(2), on_bad_shard="skip")
     assert learned.images == 5 and "its worker was killed 3 times" in learned.bad_shards[0][1]
 
 
@@ -277,7 +279,8 @@ import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 from amgc.data.shards import file_shards
-from amgc.model import Model, engines
+from amgc.distributed import engines, learn_shards
+from amgc.model import Model
 folder = Path({str(tmp_path / "photos")!r})
 images = {{kind: sorted(map(str, (folder / kind).glob("*.png"))) for kind in {KINDS!r}}}
 path = {str(tmp_path / "killed")!r}
@@ -287,7 +290,7 @@ def engine(job, waiting):
         if place == 2: os.kill(os.getpid(), 9)
         print("computed", one[0], flush=True)
         yield one
-model.learn_shards(file_shards(images, 5), engine)
+learn_shards(model, file_shards(images, 5), engine)
 """
     told = []
     for _ in range(9):
@@ -298,7 +301,7 @@ model.learn_shards(file_shards(images, 5), engine)
         assert done.returncode == -9, done.stderr
     assert [int(one) for one in told] == list(range(5))  # each once: a shard is kept before the next one is begun
     other = new(tmp_path, "other")
-    other.learn_shards(shards)
+    learn_shards(other, shards)
     assert bits(Model.open(tmp_path / "killed")) == bits(Model.open(other.path))
 
 
@@ -310,11 +313,11 @@ def test_parts_are_replaced_by_their_sum(vectors, monkeypatch):
         nonlocal most
         for one in here(job, waiting):
             yield one
-            most = max(most, len(list((vectors.path / sharded.SHARDS).glob("part-*"))))
+            most = max(most, len(list((vectors.path / SHARDS).glob("part-*"))))
 
-    vectors.learn_shards([rows("cat", "dog", "cat", "dog", seed=seed) for seed in range(12)], watching)
+    learn_shards(vectors, [rows("cat", "dog", "cat", "dog", seed=seed) for seed in range(12)], watching)
     assert most <= 4
-    assert parts.CHUNK and vectors.classes == {"cat": 24, "dog": 24}
+    assert CHUNK and vectors.classes == {"cat": 24, "dog": 24}
 
 
 def test_the_features_of_a_single_image_are_never_on_the_disk(vectors, tmp_path):
@@ -327,13 +330,13 @@ def test_the_features_of_a_single_image_are_never_on_the_disk(vectors, tmp_path)
         nonlocal stored
         for one in here(job, waiting):
             yield one
-            for path in (vectors.path / sharded.SHARDS).iterdir():
+            for path in (vectors.path / SHARDS).iterdir():
                 content = path.read_bytes()
                 assert not any(row in content for row in single), path.name
                 stored += path.suffix == ".safetensors"
 
-    vectors.learn_shards(given, watching)
+    learn_shards(vectors, given, watching)
     assert stored, "sums of several images are"
     other = Model.create(tmp_path / "other", features="vectors")
-    other.learn_shards(given)
+    learn_shards(other, given)
     assert bits(vectors) == bits(other) and vectors.classes == {"cat": 3, "dog": 2, "owl": 3}

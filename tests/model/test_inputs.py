@@ -13,16 +13,16 @@ import torch
 from model.drawing import draw
 from PIL import Image
 
-from amgc.model import PictureError
-from amgc.model.pictures import Frame, pictures
+from amgc.model import ImageError, PictureError
+from amgc.model.inputs import Frame, images_from
 
 FRAME = Frame(8, 8, 3)
 
 
 def pixels(given: object, frame: Frame = FRAME) -> np.ndarray:
     """Return the pixels of the only given image, (h, w, c)."""
-    (picture,) = pictures(given)
-    return frame.pixels(picture).transpose(1, 2, 0)
+    (image,) = images_from(given)
+    return frame.pixels(image).transpose(1, 2, 0)
 
 
 def drawing() -> np.ndarray:
@@ -60,18 +60,18 @@ def test_several_images_come_in_order_and_have_names(tmp_path):
     for number, array in enumerate(arrays):
         Image.fromarray(array).save(tmp_path / f"{number}.png")
     for given in (arrays, list(arrays), torch.from_numpy(arrays).permute(0, 3, 1, 2), tmp_path):
-        found = pictures(given)
+        found = images_from(given)
         assert all((FRAME.pixels(one).transpose(1, 2, 0) == array).all() for one, array in zip(found, arrays, strict=True))
-    assert [one.name for one in pictures(arrays)] == ["picture 1", "picture 2", "picture 3"]
-    assert [one.name for one in pictures(tmp_path)] == [str(tmp_path / f"{number}.png") for number in range(3)]
-    mixed = pictures([arrays[0], tmp_path / "1.png"])
+    assert [one.name for one in images_from(arrays)] == ["image 1", "image 2", "image 3"]
+    assert [one.name for one in images_from(tmp_path)] == [str(tmp_path / f"{number}.png") for number in range(3)]
+    mixed = images_from([arrays[0], tmp_path / "1.png"])
     assert len(mixed) == 2 and mixed[1].name == str(tmp_path / "1.png")
 
 
 @pytest.mark.parametrize("given", [3, None, np.zeros(5), torch.zeros(8, 8), np.zeros((1, 2, 3, 4, 5))])
 def test_input_that_is_not_an_image_is_refused(given):
     with pytest.raises((TypeError, ValueError), match="image"):
-        pictures(given)
+        images_from(given)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_input_that_is_not_an_image_is_refused(given):
     ],
 )
 def test_an_unusable_array_is_named_with_the_reason(array, said):
-    with pytest.raises(PictureError, match=f"^picture 2 cannot be used as a picture: .*{said}"):
-        for one in pictures([drawing(), array]):
+    with pytest.raises(ImageError, match=f"^image 2 cannot be used: .*{said}"):
+        for one in images_from([drawing(), array]):
             FRAME.pixels(one)
 
 
@@ -123,9 +123,9 @@ def test_a_photograph_is_turned_upright(tmp_path):
 def test_the_first_frame_of_an_animation_is_used_and_this_is_reported(tmp_path):
     frames = [Image.new("RGB", (8, 8), (level, 0, 0)) for level in (200, 100, 0)]
     path = saved(frames[0], tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
-    (picture,) = pictures(path)
-    assert abs(int(FRAME.pixels(picture)[0].mean()) - 200) < 3 and picture.animated
-    (still,) = pictures(saved(frames[0], tmp_path / "still.gif"))
+    (image,) = images_from(path)
+    assert abs(int(FRAME.pixels(image)[0].mean()) - 200) < 3 and image.animated
+    (still,) = images_from(saved(frames[0], tmp_path / "still.gif"))
     assert FRAME.pixels(still) is not None and not still.animated
 
 
@@ -142,7 +142,7 @@ def large(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("size", [(10_001, 10_000), (20_000, 20_000)])
 def test_an_image_of_more_than_100_megapixels_is_refused_unread(tmp_path, size):
     (tmp_path / "large.png").write_bytes(large(*size))
-    with pytest.raises(PictureError, match=r"large.png cannot be used .*more than 100 million pixels; make it smaller"):
+    with pytest.raises(ImageError, match=r"large.png cannot be used: .*more than 100 million pixels; make it smaller"):
         pixels(tmp_path / "large.png")
 
 
@@ -155,13 +155,13 @@ def test_files_that_are_no_images_are_named_with_advice(tmp_path):
         ("zeros.png", b"\x89PNG\r\n\x1a\n" + bytes(100), "remove it"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(PictureError, match=f"{name} cannot be used as a picture: .*{said}"):
+        with pytest.raises(ImageError, match=f"{name} cannot be used: .*{said}"):
             pixels(tmp_path / name)
-    with pytest.raises(PictureError, match=r"gone.png cannot be used as a picture: there is no such file"):
+    with pytest.raises(ImageError, match=r"gone.png cannot be used: there is no such file"):
         pixels(tmp_path / "gone.png")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match="contains no images"):
-        pictures(tmp_path / "folder")
+        images_from(tmp_path / "folder")
 
 
 def test_learning_folders_skips_what_cannot_be_used_and_counts_it(make, tmp_path):
@@ -173,7 +173,7 @@ def test_learning_folders_skips_what_cannot_be_used_and_counts_it(make, tmp_path
     moving = [Image.fromarray(array) for array in draw("cat", 2, seed=5)]
     moving[0].save(folder / "moving.gif", save_all=True, append_images=moving[1:])
     model = make()
-    with pytest.raises(PictureError, match=r"text\.jpg"):
+    with pytest.raises(ImageError, match=r"text\.jpg"):
         model.learn(folder, "cat")
     assert model.classes == {}
     learned = model.learn(folder, "cat", on_corrupt="skip")
@@ -190,27 +190,27 @@ def test_one_bad_image_does_not_affect_the_predictions_of_the_others(make, tmp_p
     (tmp_path / "text.jpg").write_text("dear all")
     shown = [draw("cat", 1)[0], tmp_path / "text.jpg", draw("dog", 1)[0]]
     found = list(model.predict_each(shown))
-    assert isinstance(found[1], PictureError) and [one.label for one in (found[0], found[2])] == [
+    assert isinstance(found[1], ImageError) and [one.label for one in (found[0], found[2])] == [
         one.label for one in model.predict([shown[0], shown[2]])
     ]
-    with pytest.raises(PictureError, match=r"text\.jpg"):
+    with pytest.raises(ImageError, match=r"text\.jpg"):
         model.predict(shown)
 
 
 def test_a_frame_scales_cuts_and_greys(tmp_path):
     array = np.zeros((40, 80, 3), np.uint8)
-    array[:, 20:60] = 200  # what remains of a wide picture
+    array[:, 20:60] = 200  # what remains of a wide image
     assert pixels(array, Frame(10, 10, 3))[:, 1:-1].min() == 200
-    assert Frame(6, 10, 3).pixels(pictures(array)[0]).shape == (3, 6, 6)
-    assert Frame(10, 10, 1).pixels(pictures(array)[0]).shape == (1, 10, 10)
+    assert Frame(6, 10, 3).pixels(images_from(array)[0]).shape == (3, 6, 6)
+    assert Frame(10, 10, 1).pixels(images_from(array)[0]).shape == (1, 10, 10)
 
 
 @pytest.mark.parametrize("size", [(40_000, 4), (4, 900), (64, 6_401)])
 def test_an_image_far_longer_than_wide_is_refused_before_it_is_scaled(tmp_path, size):
     """A small file may declare an image of millions of pixels in a row. Scaled to a height of 64, it would fill the memory."""
     Image.new("RGB", size).save(tmp_path / "thin.png")
-    (found,) = Frame(64, 64, 3).each(pictures(str(tmp_path / "thin.png")))
-    assert isinstance(found, PictureError) and "more than 100 times the other" in str(found)
+    (found,) = Frame(64, 64, 3).each(images_from(str(tmp_path / "thin.png")))
+    assert isinstance(found, ImageError) and "more than 100 times the other" in str(found)
 
 
 def test_entries_of_a_folder_that_cannot_be_read_are_named_and_do_not_stop_the_others(make, tmp_path):
@@ -221,8 +221,12 @@ def test_entries_of_a_folder_that_cannot_be_read_are_named_and_do_not_stop_the_o
     os.mkfifo(place / "pipe.png")
     (place / "folder.png").mkdir()
     answers = list(make("cat", "dog").predict_each([place, tmp_path / "missing.png"]))
-    said = {Path(one.path).name: one.reason for one in answers if isinstance(one, PictureError)}
+    said = {Path(one.path).name: one.reason for one in answers if isinstance(one, ImageError)}
     assert set(said) == {"gone.png", "pipe.png", "missing.png"} and len(answers) == 4
     assert (
         all("no such file" in said[name] for name in ("gone.png", "missing.png")) and "not a regular file" in said["pipe.png"]
     )
+
+
+def test_the_earlier_name_of_the_error_still_works() -> None:
+    assert PictureError is ImageError

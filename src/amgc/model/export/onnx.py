@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from amgc.core.incremental import IncrementalClassifier
 from amgc.files import atomic
+from amgc.model.export.onnx_graph import IR, OPSET, Graph, features, resized
 from amgc.model.extractors import encode
 from amgc.model.folder import ModelError
-from amgc.model.onnx_graph import IR, OPSET, Graph, features, resized
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input, Vectors
 from amgc.model.state import State
-from amgc.model.vectors import Vectors
 
 TOLERANCE = 1e-5  # of probabilities, for each unit of difference between scores; float32 features do not allow less
 FEATURE_TOLERANCE = 1e-4  # of features, relative to the largest; probabilities of 0 and 1 would hide wrong features
@@ -34,14 +33,14 @@ class Exported:
 
     bytes : size of the file.
     difference : largest difference from the model's probabilities, over the test images.
-    pictures : number of test images.
+    images : number of test images.
     """
 
     path: str
     bytes: int
     classes: tuple[str, ...]
     difference: float
-    pictures: int
+    images: int
 
 
 def export_onnx(state: State, path: str | os.PathLike[str]) -> Exported:
@@ -170,7 +169,7 @@ def _verify(graph: Graph, state: State, written: Path, tried: Sequence[NDArray[A
         if isinstance(extractor, Vectors):
             own = images
         else:
-            pixels = np.stack([state.frame.pixels(Picture("a test image", image)) for image in images])
+            pixels = np.stack([state.frame.pixels(Input("a test image", image)) for image in images])
             own = encode(extractor, pixels).numpy()
         expected = state.classifier.predict_proba(own)
         allowed = TOLERANCE * np.maximum(1, -np.log(expected.min(1).clip(1e-300)))

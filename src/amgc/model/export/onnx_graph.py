@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from amgc.features.extractor import Extractor
 from amgc.features.patches import Patches
 from amgc.model.folder import ModelError
-from amgc.model.pictures import Frame
+from amgc.model.inputs import Frame
 
 Value: TypeAlias = float | np.ndarray | np.generic
 OPSET, IR = 20, 10  # as torch exports them; onnxruntime reads them since 1.17 (2024)

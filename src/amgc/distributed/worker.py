@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,15 +22,14 @@ from amgc.data.shards import Sample, Shard, ShardError
 from amgc.features.extractor import Extractor
 from amgc.model.changes import Lesson
 from amgc.model.folder import Folder, ModelError
-from amgc.model.names import checked_name
-from amgc.model.pictures import Picture
+from amgc.model.inputs import Input
+from amgc.model.manifest import checked_name
 from amgc.model.state import State
 
 KIND = "part of a lesson"
 CHUNK = 256  # samples of a shard that are in memory at a time
 TRIES = 3  # to read a shard
 NAMED = 20  # unusable images of a shard that are named
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,25 +61,23 @@ class Worker:
                 raise DeviceError(f"this worker has no device {job.device!r}.")
             self.state.extractor.to(job.device)
 
-    def __call__(self, shard: Shard) -> bytes:
-        """Return the statistics of a shard as a file in memory. Raises ShardError if it cannot be read in several tries."""
-        for attempt in range(TRIES):
+    def __call__(self, shard: Shard) -> bytes | str:
+        """Return the statistics of a shard as a file in memory, or why there are none: a text, which all engines can send."""
+        problem = ""
+        for _ in range(TRIES):
             try:
                 return self._part(shard)
-            except ShardError:
-                if attempt == TRIES - 1:
-                    raise
+            except ShardError as error:
+                problem = str(error)
             except OSError as error:  # of a disk or a network
-                if attempt == TRIES - 1:
-                    raise ShardError(shard.name, f"it cannot be read: {error}") from error
-        raise AssertionError
+                problem = f"{shard.name}: it cannot be read: {error}"
+        return problem
 
     def _part(self, shard: Shard) -> bytes:
         lesson = Lesson.begin(self.state)
-        for samples in chunks(shard.samples(), CHUNK):
-            labels = [_label(shard, sample) for sample in samples]
-            given = [Picture(sample.name, sample.content) for sample in samples]
-            for _ in lesson.add(self.state, given, labels, "skip", {}):
+        for samples in chunks(shard):
+            labels = [label_of(shard, sample) for sample in samples]
+            for _ in lesson.add(self.state, inputs(samples), labels, "skip", {}):
                 pass
         assert self.state.extractor is not None
         statistics = getattr(lesson.classifier, "statistics_", None)
@@ -101,16 +98,8 @@ class Worker:
         return tensor_files.to_bytes(KIND, header, statistics.tensors(exact=True))
 
 
-def attempt(worker: Worker, shard: Shard) -> bytes | str:
-    """Return the statistics of a shard, or why there are none. The text is sent instead of an exception by all engines."""
-    try:
-        return worker(shard)
-    except ShardError as error:
-        return str(error)
-
-
-def first_samples(shards: Sequence[Shard], most: int) -> list[Sample]:
-    """Return up to `most` samples of the first shards that can be read."""
+def first_images(shards: Sequence[Shard], most: int) -> list[Input]:
+    """Return up to `most` images, or vectors, of the first shards that can be read."""
     found: list[Sample] = []
     problem: Exception | None = None
     for shard in shards:
@@ -122,16 +111,23 @@ def first_samples(shards: Sequence[Shard], most: int) -> list[Sample]:
             problem = problem or error
     if not found:
         raise ModelError(f"no shard has images{f'; the first: {problem}' if problem else ''}.")
-    return found
+    return inputs(found)
 
 
-def chunks(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of `size` items; the last one may be shorter."""
-    while chunk := list(islice(items, size)):
+def chunks(shard: Shard) -> Iterator[list[Sample]]:
+    """Yield the samples of a shard, some at a time."""
+    samples = iter(shard.samples())
+    while chunk := list(islice(samples, CHUNK)):
         yield chunk
 
 
-def _label(shard: Shard, sample: Sample) -> str:
+def inputs(samples: Sequence[Sample]) -> list[Input]:
+    """Return samples as a model takes them."""
+    return [Input(sample.name, sample.content) for sample in samples]
+
+
+def label_of(shard: Shard, sample: Sample) -> str:
+    """Return the name of a sample's class. Raises ShardError if it has none."""
     if not sample.label:
         raise ShardError(shard.name, f"{sample.name!r} has no label; --label-column names where labels are.")
     try:
@@ -191,8 +187,3 @@ def _check(statistics: ClassStatistics, tensors: dict[str, Tensor], images: int)
         variances = statistics.shared().variances if statistics.form == "shared" else statistics.covariances.variances()
         if bool((variances < 0).any()):
             raise ValueError("a variance is negative")
-
-
-def numbered(classes: Sequence[object]) -> bool:
-    """Return whether all names of classes are numbers, such as those of `.cls` files."""
-    return all(str(name).isdigit() for name in classes)

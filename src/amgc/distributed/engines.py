@@ -16,21 +16,22 @@ from typing import Any
 import torch
 
 from amgc.data.shards import Shard
+from amgc.distributed.worker import TRIES, Job, Worker
 from amgc.model.folder import ModelError
-from amgc.model.parts import TRIES, Job, Worker, attempt
 
 Result = tuple[int, "bytes | str"]
-_WORKER: Worker | None = None  # of this process, if it is one of a pool
+_WORKER: Worker | str = ""  # of this process, if it is one of a pool; or why it has none
 
 
 def here(job: Job, shards: Sequence[tuple[int, Shard]]) -> Iterator[Result]:
     """Compute the parts one after another in this process, with one thread."""
+    if not shards:
+        return
     before = torch.get_num_threads()
     try:
-        worker = Worker(job) if shards else None
+        worker = Worker(job)
         for number, shard in shards:
-            assert worker is not None
-            yield number, attempt(worker, shard)
+            yield number, worker(shard)
     finally:
         torch.set_num_threads(before)
 
@@ -72,17 +73,16 @@ class Processes:
 def _begin(job: Job) -> None:
     global _WORKER
     os.environ["OMP_NUM_THREADS"] = "1"
-    _WORKER = None
     try:
         _WORKER = Worker(job)
     except Exception as error:  # a pool would only say that it is broken
-        globals()["_PROBLEM"] = str(error)
+        _WORKER = str(error)
 
 
 def _work(shard: Shard) -> bytes | str:
-    if _WORKER is None:
-        raise ModelError(globals()["_PROBLEM"])
-    return attempt(_WORKER, shard)
+    if isinstance(_WORKER, str):
+        raise ModelError(_WORKER)
+    return _WORKER(shard)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Actor:
         found: list[bytes | str] = []
         for number in batch["number"]:
             shard = self.shards[int(number)]
-            found.append(f"{shard.name}: {self.worker}" if isinstance(self.worker, str) else attempt(self.worker, shard))
+            found.append(f"{shard.name}: {self.worker}" if isinstance(self.worker, str) else self.worker(shard))
         return {
             "number": list(batch["number"]),
             "part": [one if isinstance(one, bytes) else b"" for one in found],

@@ -1,0 +1,16 @@
+"""Learn from shards on many workers: `learn_shards`. A model gets the same bits from any number of workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amgc.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from amgc.distributed.engines import OnRay, Processes, here
+    from amgc.distributed.learn import Engine, Progress, learn_shards
+
+__all__ = ["Engine", "OnRay", "Processes", "Progress", "here", "learn_shards"]
+
+# Imported when first used: `amgc learn --help` needs no torch.
+__getattr__ = lazy_names(__name__, {"engines": ("OnRay", "Processes", "here"), "learn": ("Engine", "Progress", "learn_shards")})
