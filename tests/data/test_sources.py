@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,25 @@ def at_address(root: Path) -> str:
     return f"memory://{root.name}"
 
 
-SOURCES = [in_tar, in_parquet, in_datasets, at_address]
+@cache
+def s3_server() -> str:
+    """Start an S3 server in this process, once. Returns its address."""
+    server = pytest.importorskip("moto.server", reason="needs moto and s3fs").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    return f"http://{host}:{port}"
+
+
+def at_s3(root: Path) -> str:
+    s3fs = pytest.importorskip("s3fs", reason="needs moto and s3fs")
+    system = s3fs.S3FileSystem()
+    system.mkdir(root.name)
+    for number, (kind, content) in enumerate(images()):
+        system.pipe_file(f"{root.name}/photos/{kind}/{number:03d}.png", content)
+    return f"s3://{root.name}/photos"
+
+
+SOURCES = [in_tar, in_parquet, in_datasets, at_address, at_s3]
 
 
 @pytest.fixture(params=SOURCES, ids=lambda make: make.__name__)
@@ -92,6 +111,10 @@ def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     make: Callable[[Path], str] = request.param
+    if make is at_s3:
+        settings = {"ENDPOINT_URL": s3_server(), "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "x", "DEFAULT_REGION": "us-east-1"}
+        for name, value in settings.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
     yield make(tmp_path / f"data{tmp_path.name}")
 
 
@@ -115,7 +138,7 @@ def test_a_model_learns_a_source_and_is_asked_about_it(source, capsys):
 
 
 def test_a_run_reads_a_source(source):
-    name = f"url:{source}" if source.startswith("memory") else source
+    name = f"url:{source}" if "://" in source else source
     dataset = load(name, size=16)
     assert dataset.class_names == KINDS and dataset.train.shape == (3, 16, 16)
     assert (len(dataset.train), len(dataset.test)) == (10, 2)
