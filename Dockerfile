@@ -3,10 +3,10 @@ FROM python:3.11-slim AS build
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
-# The CPU build of torch; the default one brings several GB of CUDA packages.
-RUN python -m venv /venv \
-    && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-       -c constraints.txt '.[serve,photos,heic]'
+# The default build of torch brings several GB of CUDA packages. For a server without GPU, give the address of PyTorch's index of
+# CPU builds: docker build --build-arg PIP_EXTRA_INDEX_URL=... -t amgc .
+ARG PIP_EXTRA_INDEX_URL
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir -c constraints.txt '.[serve,photos,heic]'
 
 FROM python:3.11-slim
 RUN useradd --create-home --uid 10001 amgc && mkdir /model && chown amgc /model
