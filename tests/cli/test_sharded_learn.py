@@ -32,6 +32,8 @@ def test_a_folder_is_learned_in_shards(capsys):
     assert "4 shards, 1 worker on this machine." in told and "Learned 2 classes from 24 images" in told
     assert re.search(r"About 24 images at \d+ images/s a worker: about", told) and "Memory: about" in told
     assert "here for 2 classes." in told
+    assert main(["learn", "chosen", "photos", "--jobs", "1"]) == 0
+    assert "Features: patches, because the images are small" in capsys.readouterr().out
     assert not Path("model/.shards").exists()
 
 

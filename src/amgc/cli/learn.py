@@ -150,13 +150,11 @@ def learn(
         check_kind(opened, given_vectors)
         if shards:
             learned = learn_shards(opened, shards, workers, chosen, quiet)
-            if not quiet:
-                show(*describe_learned(learned, left_out, opened.state.manifest))
-            return
-        screen = console()
-        with bar(screen, "learning", quiet) as progress:
-            shown = progress if quiet else with_cost(progress, screen)
-            learned = opened.learn_all(images, progress=shown, on_corrupt="skip")
+        else:
+            screen = console()
+            with bar(screen, "learning", quiet) as progress:
+                shown = progress if quiet else with_cost(progress, screen)
+                learned = opened.learn_all(images, progress=shown, on_corrupt="skip")
     except BaseException:
         if created and not (shards and has_finished(model)):  # so that the same command can be repeated
             with suppress(Exception):  # report the first error
