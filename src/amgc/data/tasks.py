@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from amgc.data.decode import CorruptImageError
+from amgc.data.image_files import Files
 from amgc.data.images import Dataset, Images, InMemory
 
 SEED = 1993  # the class order that PyCIL, and everything compared with it, reports
@@ -185,6 +187,23 @@ class TaskStream:
         new = self.classes(task)
         train, test = (sum(counts[new.start : new.stop]) for counts in self.class_counts)
         return train, test
+
+    def sample(self, classes: range, count: int) -> Images:
+        """Return `count` training images of these classes, as many of each as possible. No others are read.
+
+        Unreadable files are left out. If there are fewer images, they are repeated.
+        """
+        images = self._dataset.train
+        labels = self._position[images.labels]
+        rows = torch.cat([(labels == label).nonzero().squeeze(1)[:count] for label in classes])
+        rank = torch.cat([torch.arange(min(count, self.class_counts[0][label])) for label in classes])
+        rows = rows[rank.argsort(stable=True)][:count]  # the first image of each class, then the second, …
+        if isinstance(images.pixels, Files):
+            found = images.pixels.each(rows.tolist())
+            readable = torch.tensor([not isinstance(pixels, CorruptImageError) for pixels in found])
+            rows = rows[readable] if bool(readable.any()) else rows  # if none is readable, `subset` says why
+        rows = rows[torch.arange(count) % len(rows)]
+        return images.subset(rows, labels[rows], self._dataset.memory)
 
     @property
     def shape(self) -> tuple[int, ...]:
