@@ -163,24 +163,22 @@ class TaskStream:
 
     def train(self, task: int) -> Images:
         """Return the training images of the task's new classes."""
-        new = self.classes(task)
-        return self._select(self._dataset.train, new.start, new.stop)
+        return self._dataset.train.subset(*self._rows(self._dataset.train, self.classes(task)))
 
     def train_seen(self, task: int) -> Images:
         """Return the training images of all classes seen so far. Only the upper bound `joint` trains on them again.
 
         An exemplar-free method must not call this: it does without images of old tasks.
         """
-        return self._select(self._dataset.train, 0, self.seen(task))
+        return self._dataset.train.subset(*self._rows(self._dataset.train, range(self.seen(task))))
 
     def test(self, task: int) -> Images:
         """Return the test images of all classes seen so far."""
-        return self._select(self._dataset.test, 0, self.seen(task))
+        return self._dataset.test.subset(*self._rows(self._dataset.test, range(self.seen(task))))
 
     def test_new(self, task: int) -> Images:
         """Return the test images of the task's new classes."""
-        new = self.classes(task)
-        return self._select(self._dataset.test, new.start, new.stop)
+        return self._dataset.test.subset(*self._rows(self._dataset.test, self.classes(task)))
 
     def counts(self, task: int) -> tuple[int, int]:
         """Return how many training and test images the task's new classes have. No image is read."""
@@ -218,10 +216,11 @@ class TaskStream:
         there = isinstance(self._dataset.train.pixels, InMemory)
         return sum(size for size in (0 if there else whole, task) if size <= self._dataset.memory)
 
-    def _select(self, images: Images, start: int, stop: int) -> Images:
+    def _rows(self, images: Images, classes: range) -> tuple[Tensor, Tensor, int]:
+        """Return the rows of these classes' images, their labels, and the bytes of images that may be kept in memory."""
         labels: Tensor = self._position[images.labels]
-        rows = ((labels >= start) & (labels < stop)).nonzero().squeeze(1)
-        return images.subset(rows, labels[rows], self._dataset.memory)
+        rows = ((labels >= classes.start) & (labels < classes.stop)).nonzero().squeeze(1)
+        return rows, labels[rows], self._dataset.memory
 
     def _check(self, task: int) -> None:
         if not 0 <= task < len(self):

@@ -215,7 +215,8 @@ def _measure_stage(trial: Session, source: _FewImages, task: Task, phase: Phase,
         method.begin_epoch()
     if trainer.features is not None:
         trainer.step(next(trainer.batches(0, 0)))  # the first one also asks other networks for their features
-    once, times = counted[False] / source.count, []
+    once = counted[False] / source.count
+    times: list[float] = []
     counted.clear()
     while not times or (len(times) < STEPS and sum(times) < PATIENCE):
         times.append(_seconds(lambda: trainer.step(next(trainer.batches(0, 0)))))
