@@ -206,11 +206,14 @@ def _measure_stage(trial: Session, source: _FewImages, task: Task, phase: Phase,
     trains = not stage and method.trains_network(phase)
     batch = min(phase.batch_size, source.image_count(task.index))
     source.count = -(-batch // source.parts) if trains else max(1, batch // len(task.new)) * len(task.new)
+    kept, source._training = source._training is not None, None  # by the first stage, but of as many images as it needed
     counted.clear()
     if isinstance(method, TrainsTwice) and stage:
         method.network.eval()
         method.begin_second(task, ImagesOfTask(source, task), torch.Generator().manual_seed(0))
     trainer = Trainer(trial, task, phase, stage)
+    if kept and stage and trainer.features is not None and not method.trains_network():
+        counted[False] -= source.count
     if isinstance(method, BeginsEpochs) and not stage:
         method.begin_epoch()
     if trainer.features is not None:
