@@ -92,7 +92,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "gradients of batches": {"method": "ewc", "hyper": {"fisher": "batch"}},
     "features of two networks": {"method": "sdc"},
     "a second stage": {"method": "ldc"},
-    "a second stage of a frozen network": {"method": "ldc", "later": FROZEN, "hyper": {"second": SECOND}},
+    "a second stage of a frozen network": {"method": "adagauss", "later": FROZEN, "hyper": {"second": SECOND}},
 }
 MOMENTS = [(0, 1), (0, 6), (2, 1)]  # the first step, the end of task 1, the first step of the last task
 
