@@ -20,6 +20,7 @@ from amgc.cli import compare
 from amgc.cli.main import main
 from amgc.cli.progress import Shown
 from amgc.data import cache, image_files
+from amgc.engine import cost
 
 SMALL = ["--tasks", "2", "--method", "amgc", "--features", "convnet", "--features.dim", "8", "--data.size", "16"]
 SMALL += ["--first.epochs", "1", "--later.epochs", "1"]
@@ -44,16 +45,21 @@ def pics() -> Path:
     return Path("pics")
 
 
-def test_a_dry_run_reads_no_image_writes_nothing_and_reports_what_would_be_decoded(own_cache, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        patch.setattr(image_files, "decode", lambda path, size: pytest.fail("read"))
-        assert main(["run", "folder:pics", *SMALL, "--dry-run"]) == 0
-        output = capsys.readouterr().out
-        cache = f"decoded once into {own_cache / 'images'}, which takes 30.7 kB of disk"  # 40 × 3 × 16 × 16
-        assert f"data: 40 images will be {cache}" in output
-        assert main(["run", "folder:pics", *SMALL, "--dry-run", "--data.cache", "False", "--data.on-corrupt", "skip"]) == 0
-        assert "decoded once" not in capsys.readouterr().out
-        assert main(["compare", "amgc", "--data", "folder:pics", *SMALL[:2], *SMALL[4:], "--dry-run"]) == 0
+def test_a_dry_run_reads_a_few_images_writes_nothing_and_reports_what_would_be_decoded(own_cache, monkeypatch, capsys):
+    read: set[str] = set()
+    whole = image_files.decode
+    monkeypatch.setattr(image_files, "decode", lambda path, size: (read.add(path), whole(path, size))[1])
+    monkeypatch.setattr(cost, "FORWARD", 4)
+    few = [*SMALL, "--first.batch-size", "4", "--later.batch-size", "4"]
+    Path("pics/ant/0.png").write_bytes(b"damaged")
+    assert main(["run", "folder:pics", *few, "--dry-run"]) == 0
+    output = capsys.readouterr().out
+    place = f"decoded once into {own_cache / 'images'}, which takes 30.7 kB of disk"  # 40 × 3 × 16 × 16
+    assert f"data: 40 images will be {place}" in output
+    assert main(["run", "folder:pics", *few, "--dry-run", "--data.cache", "False", "--data.on-corrupt", "skip"]) == 0
+    assert "decoded once" not in capsys.readouterr().out
+    assert main(["compare", "amgc", "--data", "folder:pics", *few[:2], *few[4:], "--dry-run"]) == 0
+    assert 0 < len(read) < 20, "half of the images are enough"
     assert list(own_cache.iterdir()) == [] and [path.name for path in Path().iterdir()] == ["pics"]
 
 

@@ -15,9 +15,8 @@ from reference import assert_close, few, many
 
 from amgc import tensor_files
 from amgc.core.covariance import Covariances, LowRank, enlarge
-from amgc.core.directions import random_directions
 from amgc.core.losses import distribution_loss
-from amgc.core.spread import SKETCH, Spread
+from amgc.core.spread import SKETCH, Spread, random_directions
 from amgc.core.statistics import KIND, ClassStatistics
 from amgc.core.within import dependence
 from amgc.files import FileFormatError

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from amgc import AMGCClassifier
 from amgc.core import typicality
-from amgc.core.directions import random_directions
+from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
 from amgc.core.typicality import NARROW, Distance, Typicality, projected
 

@@ -175,6 +175,25 @@ def test_an_unknown_class_name_is_refused_with_the_known_ones() -> None:
         order_of(["cat", "cow"], ["cat", "dog"])
 
 
+def test_a_sample_has_as_many_images_of_each_class_as_possible_and_reads_no_others() -> None:
+    class Watched(Mapped):
+        def take(self, rows: torch.Tensor) -> torch.Tensor:
+            read.extend(self._rows[rows].tolist())
+            return super().take(rows)
+
+        def subset(self, rows: torch.Tensor) -> Watched:
+            return Watched(self._array, self._rows[rows])
+
+    read: list[int] = []
+    pixels = np.arange(12, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 2, 2), np.uint8)
+    images = Images(torch.tensor([0] * 6 + [1] * 4 + [2] * 2), Watched(pixels))
+    stream = TaskStream(Dataset(images, images, ("a", "b", "c"), "made", (0.0,), (1.0,)), (2, 0, 1), (1, 1, 1))
+    found = stream.sample(range(1, 3), 5)
+    assert found.labels.tolist() == [1, 2, 1, 2, 1] and found.take(range(5))[:, 0, 0, 0].tolist() == [0, 6, 1, 7, 2]
+    assert sorted(read) == [0, 1, 2, 6, 7]
+    assert stream.sample(range(1), 5).take(range(5))[:, 0, 0, 0].tolist() == [10, 11, 10, 11, 10]
+
+
 def test_there_is_no_task_beyond_the_last() -> None:
     stream = TaskStream(toy(2), (0, 1), (1, 1))
     with pytest.raises(IndexError, match="tasks are 0 to 1"):

@@ -16,12 +16,13 @@ from amgc.engine import session as session_module
 from amgc.engine.cost import Cost, estimate
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
-from amgc.methods.contract import Task, TaskImages
+from amgc.methods.contract import Phase, Task, TaskImages
 from amgc.methods.ewc import EWC
 from amgc.runs.folder import CHECKPOINT
 
 COUNTS = (9, 4, 11, 5, 1, 8, 7)  # images per class: tasks and batches of unequal size
 FROZEN = {"extractor_lr": 0.0}
+SECOND = Phase(epochs=2, batch_size=9, augment=False)
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +92,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "gradients of batches": {"method": "ewc", "hyper": {"fisher": "batch"}},
     "features of two networks": {"method": "sdc"},
     "a second stage": {"method": "ldc"},
+    "a second stage of a frozen network": {"method": "adagauss", "later": FROZEN, "hyper": {"second": SECOND}},
 }
 MOMENTS = [(0, 1), (0, 6), (2, 1)]  # the first step, the end of task 1, the first step of the last task
 

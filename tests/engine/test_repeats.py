@@ -74,5 +74,6 @@ def test_the_promised_steps_are_those_of_all_uses(tmp_path: Path, monkeypatch: p
     session = Session(config, tmp_path, Watch(), tiny.images())
     _, trials = cost.measure(session)
     run(config, tmp_path, Note(), dataset=tiny.images())
-    assert [trial.repeats for trial in trials] == [1.0, 1.5]
-    assert [cost.passes(session, index, trials[min(index, 1)])[0] for index in range(3)] == steps == [6, 12, 12]
+    assert [trial.stages[0].repeats for trial in trials] == [1.0, 1.5]
+    left = [cost.stages_left(session, index, trials[min(index, 1)]) for index in range(3)]
+    assert [stage for ((_, stage, _),) in left] == steps == [6, 12, 12]

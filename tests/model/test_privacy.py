@@ -11,7 +11,7 @@ import pytest
 from model.drawing import draw
 from PIL import Image
 
-from amgc.core.directions import random_directions
+from amgc.core.spread import random_directions
 from amgc.core.typicality import NARROW
 from amgc.model import Model
 from amgc.model.extractors import encode

@@ -12,7 +12,7 @@ from serving import encoded, parts, server
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
-from amgc.core.directions import random_directions
+from amgc.core.spread import random_directions
 from amgc.core.typicality import NARROW
 from amgc.model import Model
 from amgc.model.extractors import encode

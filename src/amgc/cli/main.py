@@ -62,25 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean 'amgc {close[0]}'?" if close else "`amgc --help` lists them."
         print(f"amgc: error: there is no command {name!r}; {hint}", file=sys.stderr)
         return WRONG_INPUT
-    with reported() as outcome:
-        outcome.code = call(name, rest)
-    return outcome.code
-
-
-def call(name: str, arguments: Sequence[str]) -> int:
-    """Import a command and call it with the arguments. Returns its exit code."""
     module, function = COMMANDS[name][0].split(".")
-    command = getattr(importlib.import_module(f"amgc.cli.{module}"), function)
-    code: int | None
-    if name in READ_ARGUMENTS:
-        code = command(arguments)
-    else:
-        import tyro
+    with reported() as outcome:
+        command = getattr(importlib.import_module(f"amgc.cli.{module}"), function)
+        if name in READ_ARGUMENTS:
+            outcome.code = command(rest) or 0
+        else:
+            import tyro
 
-        from amgc.cli.tyro_flags import quick
+            from amgc.cli.tyro_flags import quick
 
-        code = tyro.cli(quick(command), args=list(arguments), prog=f"amgc {name}")
-    return code or 0
+            outcome.code = tyro.cli(quick(command), args=rest, prog=f"amgc {name}") or 0
+    return outcome.code
 
 
 def overview() -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.cli.errors import STOPPED
+from amgc.cli.errors import STOPPED, Outcome
 from amgc.cli.progress import Quiet, Shown, lasting_output, stoppable
 from amgc.cli.results import show_summary
 from amgc.engine.config import Config, absolute_path, read_config
@@ -132,28 +133,26 @@ def run_plan(plan: Plan, console: Console, *, quiet: bool = False, dry_run: bool
     """Execute all runs of a new plan and print the summary. Returns the exit code."""
     from amgc.engine.run import run
 
-    shown = Quiet() if (quiet and not dry_run) or not is_first_process() else Shown(console)
-    plan = shared(plan)
-    with lasting_output(), stoppable(shown):
-        return _finish(plan, console, lambda: _run_all(plan, shown, quiet and not dry_run, dry_run, run))
-
-
-def _run_all(plan: Plan, shown: Quiet, quiet: bool, dry_run: bool, run: Callable[..., Any]) -> bool:
-    dataset = survey_data(plan, shown) if dry_run else load_data(plan, shown, quiet)
-    several = len(plan.configs) > 1
-    if dry_run or (several and not quiet):
+    quiet = quiet and not dry_run
+    shown = Quiet() if quiet or not is_first_process() else Shown(console)
+    plan, several = shared(plan), len(plan.configs) > 1
+    with working(plan, shown) as outcome:
+        dataset = survey_data(plan, shown) if dry_run else load_data(plan, shown, quiet)
+        if dry_run or (several and not quiet):
+            for name in plan.configs:
+                shown.begin_method(name)
+                run(plan.config_of(name), plan.place(name), shown, dataset, dry_run=True)
+            if several:
+                shown.sum_up(plan.source, plan.reusing)
+        if dry_run:
+            return 0
+        shown.before_start = plan.write if is_first_process() else None
         for name in plan.configs:
             shown.begin_method(name)
-            run(plan.config_of(name), plan.place(name), shown, dataset, dry_run=True)
-        if several:
-            shown.sum_up(plan.source, plan.reusing)
-    if dry_run:
-        return False
-    shown.before_start = plan.write if is_first_process() else None
-    for name in plan.configs:
-        shown.begin_method(name)
-        run(plan.config_of(name), plan.place(name), shown, dataset)
-    return True
+            run(plan.config_of(name), plan.place(name), shown, dataset)
+        if is_first_process():
+            show_summary(plan.folder, console)
+    return outcome.code
 
 
 def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet: bool = False, summary: bool = True) -> int:
@@ -164,12 +163,10 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
     # Before any run starts, so that all processes see the same.
     begun = {name for name in plan.configs if RunFolder(plan.place(name)).exists}
     unfinished = [name for name in plan.configs if name not in begun or not is_finished(plan.place(name))]
-
-    def work() -> bool:
+    with working(plan, shown) as outcome:
         if not unfinished:
             shown.print_line(f"{plan.folder} is already finished.")
-            return summary
-        dataset = load_data(plan, shown, quiet)
+        dataset = load_data(plan, shown, quiet) if unfinished else None
         for name in unfinished:
             shown.begin_method(name)
             config = plan.config_of(name)
@@ -178,10 +175,9 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
                 resume(plan.place(name), shown, dataset, **(moved | machine))
             else:
                 run(replace(config, machine=replace(config.machine, **machine)), plan.place(name), shown, dataset)
-        return summary
-
-    with lasting_output(), stoppable(shown):
-        return _finish(plan, console, work)
+        if summary and is_first_process():
+            show_summary(plan.folder, console)
+    return outcome.code
 
 
 def is_finished(folder: Path) -> bool:
@@ -194,24 +190,24 @@ def is_finished(folder: Path) -> bool:
         return False
 
 
-def _finish(plan: Plan, console: Console, work: Callable[[], bool]) -> int:
-    """Call `work` and print the summary if it returns True. If it is stopped, print how to continue."""
+@contextmanager
+def working(plan: Plan, shown: Quiet) -> Iterator[Outcome]:
+    """Let the runs of the block be stopped and saved. If they are, print how to continue."""
     from amgc.engine.watch import Stopped
 
     # Fabric's banners, and its warnings about its own calls of torch, are of no use to a user of amgc.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning_fabric")
-    try:
-        finished = work()
-    except Stopped:
-        if is_first_process():
-            begun = (plan.folder / PLAN).exists() or RunFolder(plan.folder).exists
-            text = f"Stopped; continue with: amgc resume {plan.folder}" if begun else "Stopped; nothing was written."
-            print(text, file=sys.stderr, flush=True)
-        return STOPPED
-    if finished and is_first_process():
-        show_summary(plan.folder, console)
-    return 0
+    outcome = Outcome()
+    with lasting_output(), stoppable(shown):
+        try:
+            yield outcome
+        except Stopped:
+            outcome.code = STOPPED
+            if is_first_process():
+                begun = (plan.folder / PLAN).exists() or RunFolder(plan.folder).exists
+                text = f"Stopped; continue with: amgc resume {plan.folder}" if begun else "Stopped; nothing was written."
+                print(text, file=sys.stderr, flush=True)
 
 
 def load_data(plan: Plan, shown: Quiet, quiet: bool) -> Dataset:

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amgc.core import classifier_file
-from amgc.core.classifier import Classifier
+from amgc.core.classifier import Classifier, fill, packed
 from amgc.core.expected import ENOUGH, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
@@ -129,7 +128,7 @@ class IncrementalClassifier(IncrementalStatistics):
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the contents of a file: a JSON header and named tensors."""
         self._check_fitted()
-        return classifier_file.packed(self)
+        return packed(self)
 
     @classmethod
     def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> Self:
@@ -139,7 +138,7 @@ class IncrementalClassifier(IncrementalStatistics):
         if isinstance(parameters["shrinkage"], list):
             parameters["shrinkage"] = tuple(parameters["shrinkage"])
         result = cls(**parameters)
-        classifier_file.fill(result, header, tensors)
+        fill(result, header, tensors)
         return result
 
     # ---- internal -----------------------------------------------------------------------------------------------------

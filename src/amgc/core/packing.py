@@ -47,8 +47,7 @@ def tensors(statistics: ClassStatistics, *, exact: bool = False) -> dict[str, Te
 def fill(statistics: ClassStatistics, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Fill empty statistics of the right form with what was read. Raises ValueError if header and tensors do not fit."""
     classes, dim, dtype = list(header["classes"]), statistics.dim, statistics.dtype
-    index = {name: i for i, name in enumerate(classes)}
-    if len(index) != len(classes):
+    if len(set(classes)) != len(classes):
         raise ValueError("a class is listed twice")
     if statistics.form == "shared":
         statistics._scatter.freedom = int(header["freedom"])
@@ -74,7 +73,7 @@ def fill(statistics: ClassStatistics, header: dict[str, Any], tensors: dict[str,
         statistics._used[name] = rows
     if bool((statistics._used["count"] < 1).any()):
         raise ValueError("a class has no samples")
-    statistics.classes, statistics._index = classes, index
+    statistics._set_classes(classes)
 
 
 def _added(statistics: ClassStatistics, tensors: dict[str, Tensor], classes: int) -> Tensor:

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from amgc.core import symmetric
 from amgc.core.accounting import check_settings, gaussian_epsilon, gaussian_loss
-from amgc.core.directions import random_directions
 from amgc.core.inputs import Label, group_by_label
 from amgc.core.release import Lesson, noise_scale, spectrum
+from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
 from amgc.text import listing
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
-
-from amgc.core.directions import random_directions
 
 SKETCH = 64  # number of random directions
 
@@ -100,3 +100,15 @@ class Spread:
         filled = torch.zeros(self.dim, self.rank, dtype=columns.dtype, device=columns.device)
         filled[:, : columns.shape[1]] = columns * (variances > 0)[:, None]  # no rounding errors in constant features
         return filled.to(self.dtype)
+
+
+@lru_cache(maxsize=8)
+def random_directions(dim: int, count: int) -> Tensor:
+    """Return random signs divided by √d, (d, count) in float64.
+
+    They are the same on every machine and with every numpy, which guarantees never to change the raw bits of PCG64.
+    """
+    words = np.random.PCG64(0).random_raw(dim * count // 64 + 1)
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8))[: dim * count].reshape(dim, count)
+    signs: Tensor = torch.from_numpy(bits).double() * 2 - 1
+    return signs / math.sqrt(dim)

@@ -75,8 +75,7 @@ class ClassStatistics:
         self.rank = int(min(rank, dim))
         self.dtype = dtype
         self.device = torch.device(device)
-        self.classes: list[Label] = []
-        self._index: dict[Label, int] = {}
+        self._set_classes([])
         self._used: dict[str, Tensor] = {}  # one row per class, and spare rows beyond len(classes)
         self._used["count"] = torch.zeros(0, dtype=torch.int64)
         self._used["mean"] = torch.zeros(0, dim, dtype=torch.float64, device=self.device)
@@ -109,6 +108,9 @@ class ClassStatistics:
     def _rows(self, name: str) -> Tensor:
         return self._used[name][: len(self)]
 
+    def _set_classes(self, classes: list[Label]) -> None:
+        self.classes, self._index = classes, {name: row for row, name in enumerate(classes)}
+
     @property
     def count(self) -> Tensor:
         """Samples per class, (K,) int64."""
@@ -122,10 +124,8 @@ class ClassStatistics:
     @property
     def covariance(self) -> Tensor | LowRank:
         """Covariances (K, d, d); for "diagonal" variances (K, d), for "lowrank" a `LowRank`, for "shared" views of one."""
-        if self.form == "full":
-            return self._rows("full")
-        if self.form == "diagonal":
-            return self._rows("diagonal")
+        if self.form in ("full", "diagonal"):
+            return self._rows(self.form)
         if self.form == "lowrank":
             return LowRank(self._rows("factor"), self._rows("diagonal"))
         return self.pooled().expand(len(self), -1, -1)
@@ -133,10 +133,8 @@ class ClassStatistics:
     @property
     def covariances(self) -> Covariances:
         """The covariances as a sum of parts, the form that the losses and the solver use."""
-        if self.form == "full":
-            return Covariances(full=self._rows("full"))
-        if self.form == "diagonal":
-            return Covariances(diagonal=self._rows("diagonal"))
+        if self.form in ("full", "diagonal"):
+            return Covariances(**{self.form: self._rows(self.form)})
         if self.form == "lowrank":
             factor = self._rows("factor")
             explained = torch.cat([part.square().sum(-1) for part in torch.split(factor, CLASSES)])
@@ -253,8 +251,7 @@ class ClassStatistics:
         row, new = self.index(label), plain(new)
         if self._index.get(new, row) != row:
             raise ValueError(f"there is a class {new!r} already; `join` makes one class of two.")
-        self.classes[row] = new
-        self._index = {name: i for i, name in enumerate(self.classes)}
+        self._set_classes([new if i == row else name for i, name in enumerate(self.classes)])
         return self
 
     def _merge_groups(self, names: Sequence[Label], count: Tensor, mean: Tensor, spreads: Sequence[dict[str, Tensor]]) -> None:
@@ -289,8 +286,7 @@ class ClassStatistics:
         for row, change in changes.items():
             for key, value in change.items():
                 self._used[key][row] = value
-        self.classes += [names[k] for k in added]
-        self._index = {name: i for i, name in enumerate(self.classes)}
+        self._set_classes(self.classes + [names[k] for k in added])
 
     def _reserve(self, more: int) -> None:
         """Allocate rows for `more` classes and some spare ones, so that single new classes do not copy everything each time."""
@@ -323,8 +319,7 @@ class ClassStatistics:
         """Delete the row of a class."""
         keep = [i for i in range(len(self)) if i != gone]
         self._used = {name: rows[: len(self)][keep] for name, rows in self._used.items()}
-        self.classes = [self.classes[i] for i in keep]
-        self._index = {name: i for i, name in enumerate(self.classes)}
+        self._set_classes([self.classes[i] for i in keep])
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.special import ndtr, ndtri
 
-from amgc.core.directions import random_directions
 from amgc.core.shared import Factor
 from amgc.core.shrinkage import pooled_covariance, regularisation, variance_level
+from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
 from amgc.core.within import Within, half_scores
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from amgc.data.decode import CorruptImageError
+from amgc.data.image_files import Files
 from amgc.data.images import Dataset, Images, InMemory
 
 SEED = 1993  # the class order that PyCIL, and everything compared with it, reports
@@ -161,30 +163,45 @@ class TaskStream:
 
     def train(self, task: int) -> Images:
         """Return the training images of the task's new classes."""
-        new = self.classes(task)
-        return self._select(self._dataset.train, new.start, new.stop)
+        return self._dataset.train.subset(*self._rows(self._dataset.train, self.classes(task)))
 
     def train_seen(self, task: int) -> Images:
         """Return the training images of all classes seen so far. Only the upper bound `joint` trains on them again.
 
         An exemplar-free method must not call this: it does without images of old tasks.
         """
-        return self._select(self._dataset.train, 0, self.seen(task))
+        return self._dataset.train.subset(*self._rows(self._dataset.train, range(self.seen(task))))
 
     def test(self, task: int) -> Images:
         """Return the test images of all classes seen so far."""
-        return self._select(self._dataset.test, 0, self.seen(task))
+        return self._dataset.test.subset(*self._rows(self._dataset.test, range(self.seen(task))))
 
     def test_new(self, task: int) -> Images:
         """Return the test images of the task's new classes."""
-        new = self.classes(task)
-        return self._select(self._dataset.test, new.start, new.stop)
+        return self._dataset.test.subset(*self._rows(self._dataset.test, self.classes(task)))
 
     def counts(self, task: int) -> tuple[int, int]:
         """Return how many training and test images the task's new classes have. No image is read."""
         new = self.classes(task)
         train, test = (sum(counts[new.start : new.stop]) for counts in self.class_counts)
         return train, test
+
+    def sample(self, classes: range, count: int) -> Images:
+        """Return `count` training images of these classes, as many of each as possible. No others are read.
+
+        Unreadable files are left out. If there are fewer images, they are repeated.
+        """
+        images = self._dataset.train
+        labels = self._position[images.labels]
+        rows = torch.cat([(labels == label).nonzero().squeeze(1)[:count] for label in classes])
+        rank = torch.cat([torch.arange(min(count, self.class_counts[0][label])) for label in classes])
+        rows = rows[rank.argsort(stable=True)][:count]  # the first image of each class, then the second, …
+        if isinstance(images.pixels, Files):
+            found = images.pixels.each(rows.tolist())
+            readable = torch.tensor([not isinstance(pixels, CorruptImageError) for pixels in found])
+            rows = rows[readable] if bool(readable.any()) else rows  # if none is readable, `subset` says why
+        rows = rows[torch.arange(count) % len(rows)]
+        return images.subset(rows, labels[rows], self._dataset.memory)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -199,10 +216,11 @@ class TaskStream:
         there = isinstance(self._dataset.train.pixels, InMemory)
         return sum(size for size in (0 if there else whole, task) if size <= self._dataset.memory)
 
-    def _select(self, images: Images, start: int, stop: int) -> Images:
+    def _rows(self, images: Images, classes: range) -> tuple[Tensor, Tensor, int]:
+        """Return the rows of these classes' images, their labels, and the bytes of images that may be kept in memory."""
         labels: Tensor = self._position[images.labels]
-        rows = ((labels >= start) & (labels < stop)).nonzero().squeeze(1)
-        return images.subset(rows, labels[rows], self._dataset.memory)
+        rows = ((labels >= classes.start) & (labels < classes.stop)).nonzero().squeeze(1)
+        return rows, labels[rows], self._dataset.memory
 
     def _check(self, task: int) -> None:
         if not 0 <= task < len(self):

@@ -1,13 +1,15 @@
-"""Estimate the cost of a run before it starts: a timed step times the passes that are left.
+"""Estimate the cost of a run before it starts: timed steps times the passes that are left.
 
-A step of a first and of a later task is timed on a copy of the network with random images. Neither the session nor any image
-of the data set is touched. The first task gets half of all classes, the average number of old ones.
+A copy of the session trains a few steps of a first and of a later task, and remembers them, with a few of the run's own
+images. Neither the session nor its folder changes. The first task gets half of all classes, the average number of old ones.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,15 +26,14 @@ from amgc.engine.features import FeatureSource, ImagesOfTask
 from amgc.engine.processes import Processes, peak_memory
 from amgc.engine.session import Session, Vectors
 from amgc.engine.training import Trainer, second_phase
-from amgc.methods.contract import Features, Method, Phase, Task
+from amgc.features.extractor import Extractor
+from amgc.methods.contract import Method, Phase, Task
 from amgc.methods.optional import BeginsEpochs, CollectsFromImages, TrainsTwice
 from amgc.text import byte_size, duration
 
 STEPS, PATIENCE = 3, 1.0  # steps that are timed, but no further one after so many seconds
-FORWARD, COLLECTED = 64, 8  # images on which a forward pass and `Method.collect` are timed
-ROWS = 512  # features on which `Method.end` is timed, and then on twice as many
-PICKED = 100  # images per class that a method picks out with `TaskImages.take`, as ADC does
-COSTLY = 256  # rows with which a step of a second stage costs more than its overhead
+FORWARD, COLLECTED, ROWS = 64, 8, 512  # images through the network, for `Method.collect`, and rows for `Method.end`
+PICKED = 100  # images per old class that a method picks out with `TaskImages.take`, as ADC does
 WIDE = 1024  # features with which `Method.end` is timed if there are more and nothing is trained
 clock = time.perf_counter
 
@@ -56,77 +57,75 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What was measured in a first or a later task. Times are in seconds."""
+class Stage:
+    """A stage of a task's training, as it was timed."""
 
-    step: float = 0.0  # time of an optimiser step
-    trained: float = 1.0  # images that train the network, for each image of a batch
-    passed: float = 0.0  # images that go forwards only, for each image of a batch
+    phase: Phase
+    step: float = 0.0  # seconds of an optimiser step
+    trained: float = 0.0  # passes with gradients for each image of a batch,
+    passed: float = 0.0  # passes without them,
+    once: float = 0.0  # and passes before the first step for each image of the task
     repeats: float = 1.0  # how often an epoch uses each image
-    collect: float = 0.0  # time of `Method.collect` per image that it reads
-    collected: float = 0.0  # images that it reads with gradients, for each image of the task
-    asked: float = 0.0  # features that it asks for, for each image of the task
-    picked: float = 0.0  # time of `Method.collect` per image that it picks out for each class
-    second: Phase | None = None  # the second stage, if there is one
-    second_step: float = 0.0  # time of its steps
-    second_passed: float = 0.0  # images that go forwards in it, for each image of a batch
-    second_once: float = 0.0  # images that go forwards before it, for each image of the task
-    end: float = 0.0  # time of `Method.end` for no rows
-    row: float = 0.0  # time of `Method.end` per row of features
-    reads: bool = False  # whether `Method.end` reads the features
-    checkpoint: int = 0  # bytes of a checkpoint after the last task
+
+    def left(self, images: int, done: int) -> tuple[int, int]:
+        """Return how many steps are left, and how many images they use."""
+        uses = round(images * self.repeats)
+        batches = -(-uses // self.phase.batch_size)
+        epochs, rest = divmod(min(done, batches * self.phase.epochs), batches)
+        used = epochs * uses + rest * (uses // batches) + min(rest, uses % batches)  # the first batches are larger by one
+        return batches * (self.phase.epochs - epochs) - rest, uses * self.phase.epochs - used
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A first or a later task, as it was timed."""
+
+    stages: list[Stage]
+    reads: bool  # whether `Method.end` reads the features
+    remember: Callable[[int], float]  # seconds of `Method.collect` and `Method.end` for so many images
+    collected: Counter[bool]  # passes of `collect` for each image, with gradients (True) and without
+    checkpoint: int  # bytes of a checkpoint after the last task
 
 
 def estimate(session: Session) -> Cost:
     """Return what is left to do from the session's position."""
     left = range(session.position.task, len(session.stream))
-    forward, trials = measure(session) if left else (0.0, [Trial()])
+    forward, trials = measure(session) if left else (0.0, [])
     trained, passed, tasks = 0, 0, []
     for index in left:
         trial, images = trials[min(index, 1)], session.features.image_count(index)
-        steps, shown, forwards = passes(session, index, trial)
-        second, later, once = second_passes(session, index, trial)
-        trained += round(shown * trial.trained) + round(images * trial.collected)
-        passed += round(shown * trial.passed) + forwards + later + once
-        tasks.append(steps * trial.step + (forwards + once) * forward + images * (trial.collect + trial.row) + trial.end)
-        tasks[-1] += second * trial.second_step + min(images, PICKED) * trial.picked
-    checkpoint = trials[-1].checkpoint
+        stages = stages_left(session, index, trial)
+        forwards = plain_passes(session, index, trial) + sum(round(images * stage.once) for stage, _, _ in stages)
+        trained += images * trial.collected[True] + sum(round(used * stage.trained) for stage, _, used in stages)
+        passed += images * trial.collected[False] + sum(round(used * stage.passed) for stage, _, used in stages) + forwards
+        training = sum(steps * stage.step for stage, steps, _ in stages)
+        tasks.append(training + forwards * forward + trial.remember(images))
+    checkpoint = trials[-1].checkpoint if trials else 0
     weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     memory = peak_memory() + session.stream.bytes_to_read() + checkpoint + _kept_features(session, left)
     return Cost(trained, passed, sum(tasks), 2 * checkpoint + weights, memory, tuple(tasks))
 
 
-def passes(session: Session, index: int, trial: Trial) -> tuple[int, int, int]:
-    """Count what is left of a task: steps, images that they train the network on, and images that go forwards only."""
-    features, position, images = session.features, session.position, session.features.image_count(index)
-    phase, is_next = session.method.phase(session.task(index)), index == position.task
+def stages_left(session: Session, index: int, trial: Trial) -> list[tuple[Stage, int, int]]:
+    """Return the stages of a task with their steps that are left, and the images that these use."""
+    position, images = session.position, session.features.image_count(index)
+    if index == position.task == position.step == 0 and reuses_first_task(session):
+        return []
+    done = [0, 0] if index > position.task else [position.step, 0] if not position.stage else [sys.maxsize, position.step]
+    return [(stage, *stage.left(images, steps)) for stage, steps in zip(trial.stages, done, strict=False)]
+
+
+def plain_passes(session: Session, index: int, trial: Trial) -> int:
+    """Count the images that go through the network to fit it, for `Method.end` and for the evaluation."""
+    features, network, is_next = session.features, session.network, index == session.position.task
+    images, phase = features.image_count(index), session.method.phase(session.task(index))
     tests = [session.stream.counts(earlier)[1] for earlier in range(index + 1)]
-    batches = -(-round(images * trial.repeats) // phase.batch_size)
-    done = 0 if not is_next else batches * phase.epochs if position.stage else position.step
-    steps = max(0, batches * phase.epochs - done)
-    if index == 0 and not done and reuses_first_task(session):
-        return 0, 0, images * trial.reads + sum(tests)
-    asked = round(images * trial.asked)
-    if not session.method.trains_network(phase):
-        new_tests = sum(tests) if is_next or not features.keeps_tests else tests[-1]  # the features of the others are kept
-        fitted = min(images, session.network.fit_images) * (index == 0 and session.network.needs_fit)
-        return steps, 0, images * (trial.reads or phase.epochs > 0) + fitted + new_tests + asked
-    epochs, rest = divmod(done, batches)
-    shown = epochs * images + rest * (images // batches) + min(rest, images % batches)  # the first batches are larger by one
-    return steps, images * phase.epochs - shown, images * trial.reads + sum(tests) + asked
-
-
-def second_passes(session: Session, index: int, trial: Trial) -> tuple[int, int, int]:
-    """Count what is left of a task's second stage: steps, images that go forwards in them, and those before the first."""
-    images, phase, position = session.features.image_count(index), trial.second, session.position
-    if phase is None:
-        return 0, 0, 0
-    batches = -(-images // phase.batch_size)
-    done = position.step if index == position.task and position.stage else 0
-    epochs, rest = divmod(done, batches)
-    shown = epochs * images + rest * (images // batches) + min(rest, images % batches)
-    left = images * phase.epochs - shown
-    return batches * phase.epochs - done, round(left * trial.second_passed), round(images * trial.second_once)
+    reused = index == session.position.step == 0 and reuses_first_task(session)
+    if reused or session.method.trains_network(phase):
+        return images * trial.reads + sum(tests)
+    fitted = min(images, network.fit_images) * (index == 0 and network.needs_fit)
+    new_tests = sum(tests) if is_next or not features.keeps_tests else tests[-1]  # the features of the others are kept
+    return images * (trial.reads and not phase.epochs) + fitted + new_tests  # if it is trained on features, they are kept
 
 
 def _kept_features(session: Session, left: range) -> int:
@@ -146,97 +145,86 @@ def measure(session: Session) -> tuple[float, list[Trial]]:
     with torch.random.fork_rng(devices=[]):
         trial, network, hyper = copy.copy(session), copy.deepcopy(session.network), session.config.hyper
         trial.processes, trial.position, trial.checkpoints = _OneProcess(session), Position(), Checkpoints(trial)
-        images: Counter[bool] = Counter()  # that went through the network or its copies with gradients (True) and without
-        network.register_forward_hook(lambda module, inputs, out: images.update({out.requires_grad: len(out)}))
+        counted: Counter[bool] = Counter()  # images that went through the network or its copies with gradients (True), without
+        network.register_forward_hook(lambda module, inputs, out: counted.update({out.requires_grad: len(out)}))
         trial.method = type(session.method)(hyper, network, session.processes.device)
-        trial.features = _RandomImages(trial, FORWARD)
-        found = trial.features.training_images(Task(0, range(1)))
+        trial.features = few = _FewImages(trial, session.processes.count)
+        images = few.sample(range(len(session.stream.class_names)), FORWARD)
         if network.needs_fit:
-            network.fit(found, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
-        passing = min(_seconds(lambda: list(trial.features.extract(found))) for _ in range(STEPS))
+            network.fit(images, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
+        passing = min(_seconds(lambda: list(few.extract(images))) for _ in range(STEPS))
         if network.dim > WIDE and not (hyper.first.epochs or hyper.later.epochs):
             trial.method = type(session.method)(hyper, Vectors(WIDE), session.processes.device)
-        trials = [_measure_task(trial, session, index, images) for index in range(min(len(session.stream), 2))]
+        trials = [_measure_task(trial, few, network, index, counted) for index in range(min(len(session.stream), 2))]
     return passing / FORWARD / session.processes.count, trials
 
 
-def _measure_task(trial: Session, session: Session, index: int, images: Counter[bool]) -> Trial:
+def _measure_task(trial: Session, source: _FewImages, network: Extractor, index: int, counted: Counter[bool]) -> Trial:
     """Take the trial session through its first task (index 0) or a later one (index 1)."""
-    method, stream, classes = trial.method, session.stream, len(session.stream.class_names)
+    method, stream, classes = trial.method, trial.stream, len(trial.stream.class_names)
     half = max(1, classes // 2) if len(stream) > 1 else classes
     method.task = task = Task(1, range(half, min(half + stream.sizes[1], classes))) if index else Task(0, range(half))
     method.begin(task, torch.Generator().manual_seed(0))
-    steps = _measure_steps(trial, session, task, images) if method.phase(task).epochs else (0.0, 1.0, 0.0, 1.0)
-    timed, whole = method.network.dim, session.network.dim
-    seconds = _measure_second(trial, session, task, images) if timed == whole else {}
-    few = _CountedImages(_RandomImages(trial, COLLECTED), task)
+    timed, whole = method.network.dim, network.dim
+    phases = [method.phase(task), second_phase(method, task) if timed == whole else None]
+    stages = [_measure_stage(trial, source, task, phase, number, counted) for number, phase in enumerate(phases) if phase]
+    source.count, collecting = COLLECTED, 0.0
+    few = _CountedImages(source, task)
     if isinstance(method, CollectsFromImages) and timed == whole:
-        few.seconds = _seconds(lambda: method.collect(task, few, torch.Generator().manual_seed(0)))
-    seconds |= few.costs(session.processes.count)
+        collecting = _seconds(lambda: method.collect(task, few, torch.Generator().manual_seed(0))) / (few.picked or COLLECTED)
+    images = source.sample(task.new, max(FORWARD, 2 * len(task.new)))
+    found = torch.cat([rows for rows, _ in source.extract(images, network)])[:, :timed]
+    labels, copies = images.labels.to(found.device), -(-ROWS // len(images))
 
-    def end(method: Method[Any], features: Features) -> float:
-        return _seconds(lambda: method.end(task, features, torch.Generator().manual_seed(0)))
+    def end(copies: int, on: Method[Any]) -> tuple[float, bool]:
+        """Return the seconds of `Method.end` with so many copies of the features, and whether it reads them."""
+        batches = iter([(found.repeat(copies, 1), labels.repeat(copies))])
+        seconds = _seconds(lambda: on.end(task, batches, torch.Generator().manual_seed(0)))
+        return seconds, next(batches, None) is None
 
-    features = _random_features(method, task, ROWS)
-    less = end(copy.deepcopy(method), features)  # warms up
-    less = min(less, end(copy.deepcopy(method), _random_features(method, task, ROWS)))
-    row = max(0.0, end(method, _random_features(method, task, 2 * ROWS)) - less) / ROWS
+    less = min(end(copies, copy.deepcopy(method))[0] for _ in range(2))  # the first warms up
+    more, reads = end(2 * copies, method)
     # With more features than were timed, a solve takes their cube, an update of a covariance their square, and a tensor grows
     # along each axis of features, or of the pairs of a triangle.
+    row = max(0.0, more - less) / (copies * len(images)) * (whole / timed) ** 2
+    solve = max(0.0, 2 * less - more) * (whole / timed) ** 3
     growth = {timed: whole / timed, timed * (timed + 1) // 2: whole * (whole + 1) / (timed * (timed + 1))}
     sizes = (t.nbytes * math.prod(growth.get(axis, 1.0) for axis in t.shape) for t in pack(method.state())[1].values())
     checkpoint = round(sum(sizes) * classes / len(task.seen)) + 2 * sum(p.nbytes for p in method.network.parameters())
-    ending, row = max(0.0, less - row * ROWS) * (whole / timed) ** 3, row * (whole / timed) ** 2
-    reads = next(iter(features), None) is None
-    return Trial(*steps, end=ending, row=row, reads=reads, checkpoint=checkpoint, **seconds)
+
+    def remember(count: int) -> float:
+        return solve + row * count + collecting / source.parts * (min(count, PICKED) if few.picked else count)
+
+    return Trial(stages, reads, remember, few.counted, checkpoint)
 
 
-def _measure_steps(trial: Session, session: Session, task: Task, images: Counter[bool]) -> tuple[float, float, float, float]:
-    """Make a few steps of the training loop. Return the first four fields of `Trial`."""
-    method, phase, trains = trial.method, trial.method.phase(task), trial.method.trains_network()
-    batch = min(phase.batch_size, session.features.image_count(task.index))
-    share = session.processes.share(batch)
-    count = max(1, share.stop - share.start) if trains else max(1, batch // len(task.new)) * len(task.new)
-    trial.features = _RandomImages(trial, count)
-    trainer = Trainer(trial, task, phase)
-    if isinstance(method, BeginsEpochs):
+def _measure_stage(trial: Session, source: _FewImages, task: Task, phase: Phase, stage: int, counted: Counter[bool]) -> Stage:
+    """Make a few steps of the training loop."""
+    if not phase.epochs:
+        return Stage(phase)
+    method = trial.method
+    trains = not stage and method.trains_network(phase)
+    batch = min(phase.batch_size, source.image_count(task.index))
+    source.count = -(-batch // source.parts) if trains else max(1, batch // len(task.new)) * len(task.new)
+    kept, source._training = source._training is not None, None  # by the first stage, but of as many images as it needed
+    counted.clear()
+    if isinstance(method, TrainsTwice) and stage:
+        method.network.eval()
+        method.begin_second(task, ImagesOfTask(source, task), torch.Generator().manual_seed(0))
+    trainer = Trainer(trial, task, phase, stage)
+    if kept and stage and trainer.features is not None and not method.trains_network():
+        counted[False] -= source.count
+    if isinstance(method, BeginsEpochs) and not stage:
         method.begin_epoch()
-    images.clear()
+    if trainer.features is not None:
+        trainer.step(next(trainer.batches(0, 0)))  # the first one also asks other networks for their features
+    once = counted[False] / source.count
     times: list[float] = []
+    counted.clear()
     while not times or (len(times) < STEPS and sum(times) < PATIENCE):
         times.append(_seconds(lambda: trainer.step(next(trainer.batches(0, 0)))))
-    step, shown = min(times), len(times) * count  # the shortest: the first step warms up
-    if trains:
-        return step, images[True] / shown, images[False] / shown, 1.0
-    return step, 1.0, 0.0, len(trainer) / count
-
-
-def _measure_second(trial: Session, session: Session, task: Task, images: Counter[bool]) -> dict[str, Any]:
-    """Make a step of the second stage, if there is one. Return the fields of `Trial` about it."""
-    method, phase = trial.method, second_phase(trial.method, task)
-    if phase is None:
-        return {}
-    assert isinstance(method, TrainsTwice)
-    batch = min(phase.batch_size, session.features.image_count(task.index), FORWARD)
-    trial.features = few = _RandomImages(trial, batch)
-    method.network.eval()
-    method.begin_second(task, ImagesOfTask(few, task), torch.Generator().manual_seed(0))
-    trainer = Trainer(trial, task, phase, stage=1)
-    images.clear()
-    trainer.step(next(trainer.batches(0, 0)))  # warms up; without augmentation it also computes all features
-    first = images[False] / batch
-    images.clear()
-    step = _seconds(lambda: trainer.step(next(trainer.batches(0, 0)))) * min(phase.batch_size, COSTLY) / batch
-    passed = images[False] / batch
-    once = 0.0 if passed else 1 + first  # the network's own features, and those of others
-    return {"second": phase, "second_step": step, "second_passed": passed, "second_once": once}
-
-
-def _random_features(method: Method[Any], task: Task, rows: int) -> Features:
-    """Yield one batch of about `rows` features, with the same number for each new class."""
-    labels = torch.tensor(task.new, device=method.device).repeat_interleave(max(2, rows // len(task.new)))
-    features = torch.rand(len(labels), method.network.dim, generator=torch.Generator().manual_seed(2))
-    yield features.to(method.device), labels
+    used = len(times) * source.count
+    return Stage(phase, min(times), counted[True] / used, counted[False] / used, once, len(trainer) / source.count)
 
 
 def _seconds(action: Callable[[], Any]) -> float:
@@ -247,49 +235,37 @@ def _seconds(action: Callable[[], Any]) -> float:
     return clock() - start
 
 
-class _RandomImages(FeatureSource):
-    """Random images, or features, in place of every task's training images."""
+class _FewImages(FeatureSource):
+    """Some images of a task in place of all: `count` of them. The run has `parts` processes."""
 
-    def __init__(self, session: Session, count: int) -> None:
+    def __init__(self, session: Session, parts: int) -> None:
         super().__init__(session)
-        self.cache = None
-        shape, drawing = (count, *session.stream.shape), torch.Generator().manual_seed(1)
-        self._samples: Tensor = torch.rand(shape, generator=drawing)
-        if len(shape) > 2:
-            self._samples = (256 * self._samples).to(torch.uint8)
+        self.cache, self.count, self.parts = None, FORWARD, parts
+        self.sample = functools.cache(self.stream.sample)
 
     def training_images(self, task: Task) -> Images:
-        labels = torch.tensor(task.new)
-        return Images.of(self._samples, labels.repeat(-(-len(self._samples) // len(labels)))[: len(self._samples)])
+        return self.sample(task.seen if self.method.sees_old_data else task.new, self.count)
 
 
 class _CountedImages(ImagesOfTask):
-    """Random images, and how many of them were read."""
-
-    seconds = 0.0
+    """A few images for `Method.collect`, and how often it reads them."""
 
     def __init__(self, source: FeatureSource, task: Task) -> None:
         super().__init__(source, task)
-        self.count: Counter[str] = Counter()
+        self.counted: Counter[bool] = Counter()
+        self.picked = 0
 
     def batches(self, *arguments: Any, **options: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        self.count["read"] += 1
+        self.counted[True] += 1
         return super().batches(*arguments, **options)
 
     def take(self, numbers: Tensor) -> Tensor:
-        self.count["picked"] = max(self.count["picked"], len(numbers))
+        self.picked = max(self.picked, len(numbers))
         return super().take(numbers)
 
     def features(self, network: nn.Module) -> Tensor:
-        self.count["asked"] += 1
+        self.counted[False] += 1
         return super().features(network)
-
-    def costs(self, processes: int) -> dict[str, Any]:
-        """Return the fields of `Trial` about `Method.collect`."""
-        picked = self.count["picked"]
-        each = self.seconds / (picked or len(self.labels)) / processes
-        kind = "picked" if picked else "collect"
-        return {kind: each, "collected": float(self.count["read"]), "asked": float(self.count["asked"])}
 
 
 class _OneProcess(Processes):

@@ -95,12 +95,12 @@ class FeatureSource:
         order = torch.arange(len(images)) if generator is None else torch.randperm(len(images), generator=generator)
         parts = torch.split(order, size)
         for rows, (batch, labels) in zip(parts, images.batches([rows[share(len(rows))] for rows in parts]), strict=True):
+            self._may_stop()
             batch = batch.to(device, non_blocking=True)
             if generator is not None and augmented:
-                self._may_stop()
                 batch = self.augment(batch, BatchRandom(generator, share(len(rows)).start, len(rows)))
             else:
-                batch = self._plain(batch)
+                batch = self.augment.plain(batch)
             yield batch.contiguous(memory_format=torch.channels_last) if batch.ndim == 4 else batch, labels.to(device)
 
     def extract(self, images: Images, network: nn.Module | None = None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -116,15 +116,14 @@ class FeatureSource:
         """Return all features (n, d), from the feature cache if there is one and the network does not train in this task."""
         network = self.method.network
         if self.cache and self.processes.count == 1 and not self.method.trains_network():
-            return cached_features(network, images, preprocess=self._plain, directory=self.cache)
+            return cached_features(network, images, preprocess=self._stoppable_plain, directory=self.cache)
         kept, start = torch.empty(len(images), network.dim), 0
         for features, _ in self.extract(images):
             kept[start : start + len(features)] = features
             start += len(features)
         return kept
 
-    def _plain(self, batch: Tensor) -> Tensor:
-        """Return a batch without augmentation."""
+    def _stoppable_plain(self, batch: Tensor) -> Tensor:
         self._may_stop()
         return self.augment.plain(batch)
 
@@ -155,7 +154,7 @@ class ImagesOfTask:
     def take(self, numbers: Tensor) -> Tensor:
         numbers = numbers.cpu()
         images = self.images.take(numbers[self.source.processes.share(len(numbers))])
-        return self.source._plain(images.to(self.source.processes.device))
+        return self.source.augment.plain(images.to(self.source.processes.device))
 
     def features(self, network: nn.Module) -> Tensor:
         return torch.cat([features for features, _ in self.source.extract(self.images, network)])

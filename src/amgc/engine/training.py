@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,13 +33,11 @@ def train(session: Session, task: Task) -> None:
     method, position = session.method, session.position
     second = second_phase(method, task)
     later = 0 if second is None else second.epochs * -(-len(session.features.training_images(task)) // second.batch_size)
-    begin = partial(session.watch.begin_task, task, len(session.stream))
-    if position.stage == 0:
-        trainer = Trainer(session, task, method.phase(task))
-        begin(trainer.steps + later, position.step)
-        train_stage(session, trainer, trainer.steps + later)
-    else:
-        begin(position.earlier + later, position.earlier + position.step)
+    first = Trainer(session, task, method.phase(task)) if position.stage == 0 else None
+    total = (position.earlier if first is None else first.steps) + later
+    session.watch.begin_task(task, len(session.stream), total, position.earlier + position.step)
+    if first is not None:
+        train_stage(session, first, total)
     if second is None:
         return
     assert isinstance(method, TrainsTwice)
@@ -48,7 +45,7 @@ def train(session: Session, task: Task) -> None:
         method.network.eval()
         method.begin_second(task, ImagesOfTask(session.features, task), generator(session.config.seed, "second", task.index))
         position.stage, position.earlier, position.step = 1, position.step, 0
-    train_stage(session, Trainer(session, task, second, stage=1), position.earlier + later)
+    train_stage(session, Trainer(session, task, second, stage=1), total)
 
 
 def second_phase(method: Method[Any], task: Task) -> Phase | None:
