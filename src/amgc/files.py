@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from amgc.text import byte_size
 
@@ -71,19 +71,26 @@ def remove_partial(folder: Path) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return the content of a regular file of at most `most` bytes; raise FileFormatError for anything else.
+    """Return the content of a regular file of at most `most` bytes; raise FileFormatError for anything else."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1) if size <= most else b""  # room for that much is reserved
+    if max(size, len(content)) > most:
+        raise FileFormatError(f"{os.fspath(path)!r} is larger than {byte_size(most)}; it is not a file of amgc, or damaged.")
+    return content
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading; raise FileFormatError for anything else.
 
     A pipe or a device in the place of a file would be read forever. It is opened without waiting for a writer.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise FileFormatError(f"{os.fspath(path)!r} is not a regular file; remove it.")
-        content = file.read(status.st_size + 1) if status.st_size <= most else b""  # room for that much is reserved
-    if max(status.st_size, len(content)) > most:
-        raise FileFormatError(f"{os.fspath(path)!r} is larger than {byte_size(most)}; it is not a file of amgc, or damaged.")
-    return content
+    file = open(handle, "rb")  # noqa: SIM115 - the caller closes it
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise FileFormatError(f"{os.fspath(path)!r} is not a regular file; remove it.")
+    return file
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:

@@ -23,8 +23,7 @@ from PIL import Image
 from amgc.cli import progress
 from amgc.cli.main import main
 from amgc.cli.progress import Quiet, Shown, lasting_output, stoppable
-from amgc.data import load
-from amgc.data.sets import arrays
+from amgc.data import load, storage
 from amgc.features.weights import read_weights
 from amgc.files import FileFormatError
 from amgc.model import Model
@@ -120,7 +119,7 @@ def test_a_small_npz_that_unpacks_to_gigabytes_is_refused_before_it_is_read(monk
     with zipfile.ZipFile("x.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("train_x.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (6_000_000,)})
         file.write(bytes(6_000_000))
-    monkeypatch.setattr(arrays, "LARGE", 5_000_000)  # to write less
+    monkeypatch.setattr(storage, "LARGE", 5_000_000)  # to write less
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(ValueError, match=r"x\.npz.*would unpack to 6"):
         load("npz:x.npz")

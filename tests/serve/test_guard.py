@@ -180,9 +180,10 @@ def test_a_client_that_asks_too_often_waits(model):
     assert TestClient(asking.app, base_url=BASE, client=("10.0.0.7", 1)).get("/api/classes").status_code == 200
 
 
-def test_guesses_of_the_token_are_counted(model):
+@pytest.mark.parametrize("path", ["/api/classes", "/metrics"])
+def test_guesses_of_the_token_are_counted(model, path):
     asking = client(model, token=TOKEN, limits=Limits(rate=3))
-    guesses = [asking.get("/api/classes", headers={"Authorization": "Bearer guess"}).status_code for _ in range(4)]
+    guesses = [asking.get(path, headers={"Authorization": "Bearer guess"}).status_code for _ in range(4)]
     assert guesses == [401, 401, 401, 429]
 
 

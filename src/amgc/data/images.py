@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from amgc.data.registry import MEMORY
+from amgc.text import visible
 
 
 class Pixels(Protocol):
@@ -233,6 +234,9 @@ class Dataset:
                 raise ValueError(f"{self.name}: class {empty!r} has no {split} images; add some or leave the class out.")
         if self.train.shape != self.test.shape:
             raise ValueError(f"{self.name}: training images are {self.train.shape}, test images {self.test.shape}.")
+        for name in self.class_names:
+            if not visible(name):
+                raise ValueError(f"{self.name}: the class name {name!a} is empty or cannot be seen; rename it.")
         if len(set(self.class_names)) != len(self.class_names):
             raise ValueError(f"{self.name}: two classes have the same name; results by name would be ambiguous.")
 

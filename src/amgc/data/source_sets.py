@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,11 +103,22 @@ def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], shard
 IMAGE, LABEL = ("image", "img", "jpg", "png", "webp", "picture"), ("label", "labels", "class", "fine_label", "cls")
 
 
-def image_bytes(value: Any) -> bytes | str | None:
-    """Return the encoded image of a cell: bytes, or a struct of bytes and path as Hugging Face stores it."""
+def image_bytes(value: Any, shard: str, folder: str) -> bytes | str:
+    """Return the encoded image of a cell: bytes, or a struct of bytes and path as Hugging Face stores it; b"" if it has none.
+
+    A path must be in `folder`, that of the data: those of a stranger may name other files of this machine. Raises ShardError.
+    """
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
-    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else value if isinstance(value, str) else None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if not isinstance(value, str) or "\0" in value:
+        return b""
+    root = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(root, value))
+    if not path.startswith(os.path.join(root, "")):
+        raise ShardError(shard, f"it names the file {value!r}, which is not in {root!r}.")
+    return path
 
 
 def label_text(value: Any, names: Sequence[str] | None) -> str:

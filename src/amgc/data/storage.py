@@ -6,8 +6,14 @@ import glob
 import importlib
 import os
 import re
+import zipfile
 from typing import Any, BinaryIO, cast
 
+from amgc import files
+from amgc.text import byte_size
+
+LARGE, RATIO = 500_000_000, 100  # unpacked bytes, and times the size of the file: more is a decompression bomb
+MOST_FILES = 1_000_000  # of a range
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 EXTRAS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "hf": "huggingface_hub"}  # what fsspec needs besides
 
@@ -36,6 +42,8 @@ def expand(pattern: str) -> list[str]:
     """
     if found := RANGE.search(pattern):
         first, last = found.groups()
+        if int(last) - int(first) >= MOST_FILES:
+            raise ValueError(f"{pattern!r} names more than {MOST_FILES:,} files.")
         numbers = [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
         return [path for number in numbers for path in expand(pattern[: found.start()] + number + pattern[found.end() :])]
     if not glob.has_magic(pattern):
@@ -47,9 +55,10 @@ def expand(pattern: str) -> list[str]:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a file for reading."""
-    if not is_address(path):
-        return open(path, "rb")
+    """Open a file for reading. Raises FileFormatError for a pipe or a device on this machine."""
+    local = path.removeprefix("file://")
+    if not is_address(local):
+        return files.open_regular(local)
     system, inside = file_system(path)
     return cast(BinaryIO, system.open(inside, "rb"))
 
@@ -63,3 +72,18 @@ def describe(path: str) -> tuple[int, str]:
     about = system.info(inside)
     changed = next((str(about[key]) for key in ("ETag", "etag", "mtime", "LastModified", "created") if about.get(key)), "")
     return int(about.get("size") or 0), f"{about.get('size')} {changed}"
+
+
+def check_unpacked(packed: int, unpacked: int) -> None:
+    """Raise ValueError if a small file unpacks to gigabytes."""
+    if unpacked > LARGE and unpacked > RATIO * packed:
+        raise ValueError(
+            f"it has {byte_size(packed)} and would unpack to {byte_size(unpacked)}, which no images or features do; save "
+            "such arrays without compression"
+        )
+
+
+def check_zip(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError if a small zip file unpacks to gigabytes. zipfile reads no more than the sizes that it lists."""
+    with zipfile.ZipFile(path) as archive:
+        check_unpacked(os.path.getsize(path), sum(member.file_size for member in archive.infolist()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from amgc.data import storage
 from amgc.lazy import Lazy
 from amgc.text import listing
 
@@ -69,6 +71,8 @@ def by_class(file: VectorFile) -> dict[str, list[int]]:
 
 def _arrays(path: Path, split: Split) -> tuple[NDArray[Any], list[str] | None]:
     try:
+        if zipfile.is_zipfile(path):
+            storage.check_zip(path)
         loaded = np.load(path, allow_pickle=False)
         if not hasattr(loaded, "files"):
             return loaded, None
@@ -108,6 +112,10 @@ def _parquet(path: Path) -> tuple[NDArray[Any], list[str] | None]:
     except ImportError as error:
         raise ImportError(f"reading {str(path)!r} needs pyarrow, an extra: pip install 'amgc[parquet]' ({error}).") from error
     try:
+        about = parquet.read_metadata(path)
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        values = sum(group.column(place).num_values for group in groups for place in range(about.num_columns))
+        storage.check_unpacked(path.stat().st_size, 8 * values)
         table = parquet.read_table(path)
     except Exception as error:  # pyarrow has its own exceptions
         raise ValueError(f"{str(path)!r} cannot be read as a Parquet file: {error}.") from error

@@ -18,7 +18,7 @@ from amgc.core.statistics import ClassStatistics
 from amgc.data.shards import Shard, ShardError
 from amgc.distributed.worker import NAMED, Job, Part, hides_images, read_part
 from amgc.locking import FolderBusyError, locked
-from amgc.model.folder import ModelBusyError
+from amgc.model.folder import ModelBusyError, ModelError
 
 SHARDS = ".shards"  # folder of finished shards, in the folder of the model
 PLAN, MERGED = "plan.json", "merged.safetensors"
@@ -55,7 +55,11 @@ class Merged:
     def read(cls, path: Path) -> Merged:
         header, tensors = tensor_files.read(path, KIND)
         about = {name: value for name, value in header.items() if name != "statistics"}
-        return cls(ClassStatistics.from_file(header["statistics"], tensors), **about)
+        made = cls(ClassStatistics.from_file(header["statistics"], tensors), **about)
+        for name, value in about.items():
+            if type(value) is not type(getattr(cls(made.statistics), name)) or (isinstance(value, int) and value < 0):
+                raise ValueError(f"{name!r} is {value!r}")
+        return made
 
 
 def read_plan(model: Path) -> dict[str, Any]:
@@ -86,7 +90,8 @@ class Finished:
     def added_before(self, generation: int, classes: dict[str, int]) -> bool:
         """Return whether an earlier call with this plan added its shards and was killed before it could delete them."""
         adding = self.found.get("adding") if self.same else None
-        return bool(adding and adding["generation"] < generation and adding["classes"] == classes)
+        before = adding.get("generation") if isinstance(adding, dict) else None
+        return isinstance(before, int) and before < generation and bool(adding.get("classes") == classes)
 
     def begin(self) -> None:
         """Keep the shards of an earlier call with the same plan; delete those of others."""
@@ -140,6 +145,8 @@ class Finished:
 def only_driver(model: Path) -> Iterator[None]:
     """Hold the lock of the folder of finished shards: only one process at a time learns from shards."""
     folder = model / SHARDS
+    if folder.is_symlink():
+        raise ModelError(f"{str(folder)!r} is a link, so nothing is written to it and nothing in it is deleted; remove it.")
     folder.mkdir(exist_ok=True)
     try:
         with locked(folder):

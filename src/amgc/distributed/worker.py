@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from amgc.model.state import State
 
 KIND = "part of a lesson"
 CHUNK = 256  # samples of a shard that are in memory at a time
+MOST_BYTES = 256 << 20  # of encoded images that are in memory at a time, beyond the last one
 TRIES = 3  # to read a shard
 NAMED = 20  # unusable images of a shard that are named
 
@@ -99,14 +99,14 @@ class Worker:
 
 
 def first_images(shards: Sequence[Shard], most: int) -> list[Input]:
-    """Return up to `most` images, or vectors, of the first shards that can be read."""
+    """Return up to `most` images, or vectors, of the first shards that can be read, and no more than `MOST_BYTES` of them."""
     found: list[Sample] = []
     problem: Exception | None = None
     for shard in shards:
-        if len(found) >= most:
+        if len(found) >= most or sum(len(one.content) for one in found) >= MOST_BYTES:
             break
         try:
-            found += islice(shard.samples(), most - len(found))
+            found += next(chunks(shard, most - len(found)), [])
         except (ShardError, OSError) as error:  # a worker reports it
             problem = problem or error
     if not found:
@@ -114,10 +114,17 @@ def first_images(shards: Sequence[Shard], most: int) -> list[Input]:
     return inputs(found)
 
 
-def chunks(shard: Shard) -> Iterator[list[Sample]]:
-    """Yield the samples of a shard, some at a time."""
-    samples = iter(shard.samples())
-    while chunk := list(islice(samples, CHUNK)):
+def chunks(shard: Shard, size: int = CHUNK) -> Iterator[list[Sample]]:
+    """Yield the samples of a shard, `size` at a time; fewer if their encoded images take `MOST_BYTES`, and at the end."""
+    chunk: list[Sample] = []
+    held = 0
+    for sample in shard.samples():
+        chunk.append(sample)
+        held += len(sample.content)
+        if len(chunk) == size or held >= MOST_BYTES:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
         yield chunk
 
 

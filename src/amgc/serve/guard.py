@@ -31,7 +31,7 @@ PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
 MAX_CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
 SLOW = 408, "The data of the request arrived too slowly; send fewer pictures at a time."
 SLOWEST = 64_000  # bytes; a body that trickles would hold its connection, and its room in memory, for hours
-API, HEALTH = "/api/", "/api/health"
+API, HEALTH, METRICS = "/api/", "/api/health", "/metrics"
 CONTENT_POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -139,7 +139,7 @@ class Guard:
         host = headers.get("host", "")
         if self.settings.names is not None and PORT.sub("", host.lower()) not in self.settings.names:
             raise ApiError(403, "This server accepts only the names of its own machine, such as 127.0.0.1 and localhost.")
-        if not path.startswith(API) or path == HEALTH:
+        if not path.startswith((API, METRICS)) or path == HEALTH:
             return
         origin = headers.get("origin")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or not _same(origin, host):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from amgc.data import storage
 from amgc.data.registry import data_set
 from amgc.lazy import Lazy
 from amgc.options import NoOptions, option
-from amgc.text import byte_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 else:
     np = Lazy("numpy")
 
-LARGE, RATIO = 500_000_000, 100  # bytes of unpacked arrays, and times the size of the file: more is a decompression bomb
 NEEDED = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -118,7 +116,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path.resolve())!r}; npz:PATH takes a file with {', '.join(NEEDED)}.")
     try:
-        _check_unpacked(path)
+        storage.check_zip(path)
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in NEEDED if name not in file]
             if missing:
@@ -129,18 +127,6 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     except Exception as error:  # zipfile and numpy raise different errors for a damaged file
         reason = "it holds Python objects, which are never unpickled" if "allow_pickle" in str(error) else error
         raise ValueError(f"{str(path)!r} cannot be read as an .npz file: {reason}.") from error
-
-
-def _check_unpacked(path: Path) -> None:
-    """Raise ValueError if a small file unpacks to gigabytes. zipfile reads no more than the sizes that it lists."""
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    packed = path.stat().st_size
-    if unpacked > LARGE and unpacked > RATIO * packed:
-        raise ValueError(
-            f"it has {byte_size(packed)} and would unpack to {byte_size(unpacked)}, which no images or features do; save "
-            "such arrays with numpy.savez, not compressed"
-        )
 
 
 def _labels(arrays: dict[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:

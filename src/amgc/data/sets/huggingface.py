@@ -56,9 +56,9 @@ class StreamShard:
             stream = stream.cast_column(image, library.Image(decode=False))  # amgc decodes, with its checks
         try:
             for number, row in enumerate(stream.shard(self.count, self.number)):
-                content = image_bytes(row[image])
+                content = image_bytes(row[image], self.name, self.path)
                 own = label_text(row[label], names) if label else ""
-                yield Sample(f"{self.name}, row {number}", own, b"" if content is None else content)
+                yield Sample(f"{self.name}, row {number}", own, content)
         except (OSError, ShardError):
             raise
         except Exception as error:  # datasets and its readers have many of their own

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from amgc import files
 from amgc.data import storage
 from amgc.data.registry import data_set
 from amgc.data.shards import Columns, Sample, ShardError, StoredShard
@@ -18,7 +18,7 @@ from amgc.data.source_sets import IMAGE, LABEL, SourceOptions, column, dataset, 
 if TYPE_CHECKING:
     from amgc.data.images import Dataset
 
-ROWS = 256  # that are read at a time
+ROWS = 32  # that are read at a time
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,15 @@ class ParquetShard(StoredShard):
                 classes = class_names(table.schema_arrow.metadata, label)
                 number = 0
                 for batch in table.iter_batches(ROWS, columns=[image, *([label] if label else [])]):
-                    images = batch.column(image).to_pylist()
-                    labels = batch.column(label).to_pylist() if label else [None] * len(images)
-                    for value, own in zip(images, labels, strict=True):
-                        content = image_bytes(value)
-                        yield Sample(
-                            f"{self.path}, row {number}", label_text(own, classes), b"" if content is None else content
-                        )
+                    labels = batch.column(label).to_pylist() if label else [None] * len(batch)
+                    for value, own in zip(batch.column(image), labels, strict=True):
+                        row = f"{self.path}, row {number}"
+                        content = image_bytes(value.as_py(), row, os.path.dirname(os.path.abspath(self.path)))
+                        yield Sample(row, label_text(own, classes), content)
                         number += 1
         except FileNotFoundError as error:
             raise ShardError(self.path, "there is no such file.") from error
-        except arrow.ArrowException as error:
+        except (arrow.ArrowException, files.FileFormatError) as error:
             raise ShardError(self.path, f"it is no Parquet file, or damaged ({error}).") from error
 
 
@@ -68,7 +66,7 @@ def _binary(schema: Any) -> str | None:
 def class_names(metadata: dict[bytes, bytes] | None, label: str | None) -> Sequence[str] | None:
     """Return the names of the classes that Hugging Face writes into a file; None if there are none."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
-        about = json.loads((metadata or {})[b"huggingface"])
+        about = files.parse_json((metadata or {})[b"huggingface"])
         names = about["info"]["features"][label]["names"]
         return [str(name) for name in names] if isinstance(names, list) else None
     return None

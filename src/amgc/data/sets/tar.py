@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import lzma
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from amgc import files
 from amgc.data import storage
 from amgc.data.registry import data_set
 from amgc.data.shards import Columns, Sample, ShardError, StoredShard
@@ -39,6 +41,8 @@ class TarShard(StoredShard):
                 yield from self._sample(key, parts)
                 key, parts = os.path.join(folder, stem), {}
             parts[suffix.lower()] = content
+            if sum(map(len, parts.values())) > LARGEST:
+                raise ShardError(self.path, f"the members of {key!r} together are larger than 1 GB.")
         yield from self._sample(key, parts)
 
     def _members(self) -> Iterator[tuple[str, bytes]]:
@@ -59,7 +63,7 @@ class TarShard(StoredShard):
                     raise ShardError(self.path, f"it is damaged, or cut off, at byte {archive.offset:,}.")
         except FileNotFoundError as error:
             raise ShardError(self.path, "there is no such file.") from error
-        except (tarfile.TarError, EOFError) as error:
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, files.FileFormatError) as error:
             raise ShardError(self.path, f"it is no tar file, or damaged ({error}).") from error
 
     def _sample(self, key: str, parts: dict[str, bytes]) -> Iterator[Sample]:
@@ -74,7 +78,7 @@ class TarShard(StoredShard):
         suffix, _, name = (self.label or "").partition(":")
         try:
             if suffix == "json" or (not self.label and "json" in parts and not any(label in parts for label in LABELS)):
-                found = json.loads(parts["json"]).get(name or "label") if "json" in parts else None
+                found = files.parse_json(parts["json"]).get(name or "label") if "json" in parts else None
                 return "" if found is None else str(found)
             chosen = suffix or next((label for label in LABELS if label in parts), "")
             return parts[chosen].decode().strip() if chosen in parts else ""

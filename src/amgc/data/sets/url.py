@@ -11,6 +11,7 @@ from amgc.data import storage
 from amgc.data.registry import data_set
 from amgc.data.shards import FILES, Columns, Sample, ShardError
 from amgc.data.source_sets import SourceOptions, dataset
+from amgc.files import FileFormatError
 
 if TYPE_CHECKING:
     from amgc.data.images import Dataset
@@ -49,6 +50,8 @@ class UrlShard:
                     yield Sample(path, label, file.read())
             except FileNotFoundError as error:
                 raise ShardError(self.name, f"{path!r} is gone.") from error
+            except FileFormatError:  # a pipe or a device
+                yield Sample(path, label, b"")
 
 
 def shards(address: str, columns: Columns) -> list[UrlShard]:
