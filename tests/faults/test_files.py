@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from model.drawing import answers, draw
@@ -16,9 +17,11 @@ from PIL import Image
 
 from amgc.cli.main import main
 from amgc.data import CorruptImageError, load
+from amgc.engine.run import check_data
 from amgc.files import FileFormatError
 from amgc.model import Model
 from amgc.model.manifest import Manifest
+from amgc.runs.folder import RunError, RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -246,6 +249,26 @@ def test_a_wrong_compare_json_is_one_message(run, content, capsys):
     (run / "compare.json").write_text(json.dumps(content))
     assert main(["resume", "run"]) in (1, 2)
     assert "compare.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "x", None, {}])
+def test_a_wrong_list_of_classes_in_a_run_is_one_message(run, value, capsys):
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(content | {"class_names": value}))
+    assert main(["resume", "run"]) in (1, 2)
+    assert "run.json" in capsys.readouterr().err
+    (run / "run.json").write_text(json.dumps(content | {"class_counts": value}))
+    stream = SimpleNamespace(class_names=content["class_names"], class_counts=tuple(content["class_counts"].values()))
+    with pytest.raises(RunError, match=r"run\.json.*class_counts"):
+        check_data(SimpleNamespace(folder=RunFolder(run), stream=stream))
+
+
+def test_options_of_another_extractor_in_a_run_are_one_message(run, capsys):
+    content = json.loads((run / "run.json").read_text())
+    content["config"]["features"] = "convnet"
+    (run / "run.json").write_text(json.dumps(content))
+    assert main(["model", "run", "--out", "made"]) == 1
+    assert "config.features: convnet has no option 'filters'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["1e400", "-1e400", "NaN", '"x"', "[1]", "null", "1.5", "1" * 5000])

@@ -143,3 +143,12 @@ def test_a_run_refuses_class_names_that_cannot_be_seen(name):
     members = {f"{number}.{suffix}": part for number in range(2) for suffix, part in (("png", b"x"), ("json", labels))}
     with pytest.raises(ShardError, match="cannot be seen"):
         [worker.label_of(open_source("wds:x.tar")[0], one) for one in samples(tarred("x.tar", members))]
+
+
+def test_few_rows_are_read_at_a_time_if_one_of_them_may_be_large():
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from amgc.data.sets.parquet import ROWS, _rows
+
+    for size, rows in ((1000, ROWS), (100_000_000, 2)):
+        parquet.write_table(arrow.table({"image": [bytes(size)] * 3}), "x.parquet")
+        assert _rows(parquet.read_metadata("x.parquet")) == rows

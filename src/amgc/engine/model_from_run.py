@@ -50,7 +50,10 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     if tasks < len(sizes):
         raise ModelError(f"the run in {str(run)!r} has done {tasks} of {len(sizes)} tasks; `amgc resume` it first.")
     shape, mean, std, scale = _images(about, config, run)
-    network = blank(config.features, image_shape=shape, **config.features_options)
+    try:
+        network = blank(config.features, image_shape=shape, **config.features_options)
+    except TypeError as error:  # of an extractor without these options
+        raise RunError(f"{str(folder / RUN)!r} cannot be read: config.features: {error}") from error
     built = {name: tensor.shape for name, tensor in network.state_dict().items()}
     method: Method[Any] = find(config.method).kind(config.hyper, network, torch.device("cpu"))
     try:

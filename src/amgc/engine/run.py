@@ -31,7 +31,8 @@ from amgc.engine.training import train
 from amgc.engine.watch import TrainingError, Watch
 from amgc.methods.contract import Task
 from amgc.methods.optional import CollectsFromImages
-from amgc.runs.folder import COMMAND, RunExistsError, RunFolder, is_first_process
+from amgc.options import decode
+from amgc.runs.folder import COMMAND, RUN, RunError, RunExistsError, RunFolder, is_first_process
 from amgc.text import listing
 
 SPLITS = ("training", "test")  # whose images run.json counts
@@ -174,13 +175,18 @@ def check_data(session: Session) -> None:
     Another class would change the order of all classes.
     """
     before, names = session.folder.read(), list(session.stream.class_names)
-    known = before.get("class_names", [])
+    known = list(session.folder.info().class_names)
     changes = [] if known == names else [f"it had the classes {listing(known)}, and has {listing(names)}"]
     if not changes and "class_counts" in before:  # runs of older versions lack it
+        try:
+            had = decode(dict[str, list[int]], before["class_counts"], "class_counts")
+            old_counts = [had[split] for split in SPLITS]
+        except (ValueError, KeyError) as error:
+            raise RunError(f"{str(session.folder / RUN)!r} cannot be read: class_counts: {error}") from error
         changes = [
             f"class {name!r} had {old} {split} images, and has {new}"
-            for split, counts in zip(SPLITS, session.stream.class_counts, strict=True)
-            for name, old, new in zip(names, before["class_counts"][split], counts, strict=True)
+            for split, own, counts in zip(SPLITS, old_counts, session.stream.class_counts, strict=True)
+            for name, old, new in zip(names, own, counts, strict=True)
             if old != new
         ]
     if changes:

@@ -18,7 +18,8 @@ from amgc.data.source_sets import IMAGE, LABEL, SourceOptions, column, dataset, 
 if TYPE_CHECKING:
     from amgc.data.images import Dataset
 
-ROWS = 32  # that are read at a time
+ROWS = 256  # that are read at a time, at most
+MOST_BYTES = 256 << 20  # that they may take
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ParquetShard(StoredShard):
                 label = column(names, self.label, LABEL, self.path, "labels")
                 classes = class_names(table.schema_arrow.metadata, label)
                 number = 0
-                for batch in table.iter_batches(ROWS, columns=[image, *([label] if label else [])]):
+                for batch in table.iter_batches(_rows(table.metadata), columns=[image, *([label] if label else [])]):
                     labels = batch.column(label).to_pylist() if label else [None] * len(batch)
                     for value, own in zip(batch.column(image), labels, strict=True):
                         row = f"{self.path}, row {number}"
@@ -55,6 +56,14 @@ class ParquetShard(StoredShard):
             raise ShardError(self.path, "there is no such file.") from error
         except (arrow.ArrowException, files.FileFormatError) as error:
             raise ShardError(self.path, f"it is no Parquet file, or damaged ({error}).") from error
+
+
+def _rows(about: Any) -> int:
+    """Return how many rows to read at a time: values that are stored once, and used in many rows, are unpacked for each."""
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(about.num_columns)]
+    largest = max((column.total_uncompressed_size for column in columns), default=0)
+    return min(max(MOST_BYTES // max(largest, 1), 1), ROWS)
 
 
 def _binary(schema: Any) -> str | None:
