@@ -16,6 +16,7 @@ import resource
 import shutil
 import signal
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -39,6 +40,8 @@ from amgc import AMGCClassifier, tensor_files
 from amgc.cli.errors import exit_code
 from amgc.cli.main import main
 from amgc.data import load
+from amgc.data.shards import open_source
+from amgc.data.vectors import read_vectors
 from amgc.features import build
 from amgc.features.weights import load_extractor, read_weights, save_extractor
 from amgc.model import Model
@@ -171,12 +174,47 @@ def kinds(folder: Path) -> list[Kind]:
         Kind("npz", Path("data.npz"), lambda: load("npz:data.npz") and None),
         Kind("preset", Path("own.toml"), lambda: called("run", "own.toml", "--dry-run", "--out", "dry")),
     ]
+    found += [Kind(f"source {Path(source).suffix}", Path(source.partition(":")[2]), read(source)) for source in sources()]
+    np.savez("vectors.npz", x=rows, y=labels)
+    found.append(Kind("vectors .npz", Path("vectors.npz"), lambda: read_vectors("vectors.npz") and None))
     for path in Path("sorted").glob("amgc-sort.jsonl"):
         found.append(Kind("journal of sort", path, lambda: called("sort", "--undo", "sorted")))
     found.append(Kind("compare.json", Path("grid/compare.json"), lambda: called("resume", "grid")))
     for path in [*Path("cache/images").glob("*/*/manifest.json"), *Path("cache/images").glob("*/*/pixels-*.npy")][:4]:
         found.append(Kind(f"cache {path.suffix}", path, lambda: load(f"folder:{folder / 'photos'}", size=8) and None))
     return found
+
+
+def sources() -> list[str]:
+    """Write the drawings of photos/ as tar files and, with pyarrow, as a Parquet file. Returns their names."""
+    drawn = [(path.parent.name, path.read_bytes()) for path in sorted(Path("photos").glob("*/*.png"))]
+    made = ["wds:drawn.tar", "wds:drawn.tgz"]
+    for name, mode in zip(made, ("w", "w:gz"), strict=True):
+        with tarfile.open(name.partition(":")[2], mode) as archive:
+            for number, parts in enumerate(drawn):
+                for suffix, content in zip(("json", "png"), (json.dumps({"label": parts[0]}).encode(), parts[1]), strict=True):
+                    member = tarfile.TarInfo(f"{number}.{suffix}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    with contextlib.suppress(ImportError):
+        import pyarrow
+        import pyarrow.parquet
+
+        columns = {"image": [content for _, content in drawn], "label": [label for label, _ in drawn]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), "drawn.parquet")
+        made.append("parquet:drawn.parquet")
+    return made
+
+
+def read(source: str) -> Probe:
+    """Return a probe that reads all samples of a source."""
+
+    def probe() -> None:
+        for shard in open_source(source):
+            for _ in shard.samples():
+                pass
+
+    return probe
 
 
 class TooLong(BaseException):
@@ -312,6 +350,7 @@ def figures(path: str) -> Any:
 def commands() -> dict[str, list[str]]:
     return {
         "learn": ["learn", "model", "more"],
+        "shards": ["learn", "model", "more", "--jobs", "1", "--shard-files", "2"],
         "forget": ["forget", "model", "cat"],
         "rename": ["rename", "model", "cat", "lynx"],
         "merge": ["merge", "model", "other", "--out", "merged"],
