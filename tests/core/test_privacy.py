@@ -406,6 +406,14 @@ def test_private_classes_are_told_apart_if_there_are_enough_samples():
     assert 0 <= classifier.typicality(X[2000:]).min() <= classifier.typicality(X[2000:]).max() <= 1
 
 
+def test_statistics_that_take_noise_into_account_are_not_shrunk_once_more():
+    X, y = drawn(30, 8)
+    classifier = AMGCClassifier(epsilon=20.0).fit(X, y)
+    found = classifier.predict_proba(X)
+    assert np.array_equal(classifier.set_params(shrinkage=0.0).predict_proba(X), found)
+    assert not np.allclose(classifier.set_params(shrinkage=(0.0, 0.9)).predict_proba(X), found)  # what is chosen is obeyed
+
+
 @pytest.mark.parametrize(("first", "later"), [(None, 1.0), (1.0, None), (1.0, 9.0)])
 def test_epsilon_cannot_change_after_classes_were_learned(first, later):
     X, y = drawn(90, 8)

@@ -432,7 +432,7 @@ def _follow(name: str, allowed: list[Any]) -> None:
         assert figures("run") == after, "the resumed run has other figures"
         return
     if name == "sort":
-        assert set(before) == set(_state(name)), "a picture is lost"
+        assert set(before) == set(_state(name)) - {b""}, "a picture is lost"  # an empty file claims a name, until undo
         if Path("sorted").exists():
             assert main(["sort", "--undo", "sorted"]) in (0, 1, 2)
             assert set(before) == set(_state(name)), "a picture is lost by undo"

@@ -164,9 +164,18 @@ class IncrementalClassifier(IncrementalStatistics):
                 is_new=self._is_new(),
                 margin=float(self.margin),
                 balance=self.balance,
-                shrinkage=read_shrinkage(self.shrinkage),
+                shrinkage=self._shrinkage(),
                 standardize=self.standardize,
             )
+
+    def _shrinkage(self) -> tuple[float, float] | None:
+        """Return the shrinkage; None for one that leave-one-out chooses.
+
+        Statistics of a private classifier take the noise into account already. Leave-one-out, which knows the numbers of
+        samples only, would shrink them once more.
+        """
+        found = read_shrinkage(self.shrinkage)
+        return (0.0, 0.0) if found is None and self.privacy_ is not None else found
 
     def _solve_parameters(self) -> str:
         return repr((self.margin, self.balance, self.shrinkage, self.standardize))
