@@ -82,6 +82,7 @@ def without_noise(X: Array, y: Array, centre: Centre) -> AMGCClassifier:
     rows = made.privacy_.rows(X)
     made.sums_ = Sums(rows.shape[1]).add(rows, y)
     made.statistics_ = made.sums_.statistics()
+    made._shrinkage = lambda: None  # leave-one-out, as for a classifier without noise
     made._changed()
     return made
 

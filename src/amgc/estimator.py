@@ -46,7 +46,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         leave-one-out, computed in closed form. Class means are drawn towards their average with the weight of two samples. The
         pooled covariance counts like three samples per feature; classes with far fewer samples get it unmixed. Numbers set the
         shrinkage of each class covariance towards the pooled one, and of the result towards the pooled diagonal; a single
-        number the first only.
+        number the first only. With `epsilon`, "auto" shrinks nothing further: the statistics are cleaned of noise already.
     standardize : bool or "auto", default="auto"
         Whether to regularise as if every feature had unit variance. Otherwise the result depends on the features' units. "auto"
         does so if the variances differ by orders of magnitude, and else by the share that leave-one-out chooses.

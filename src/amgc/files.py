@@ -48,6 +48,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise FileNotFoundError(
             f"there is no folder {os.fspath(target.parent)!r} to write {target.name!r} into; make it first."
         )
+    if target.exists() and not target.is_symlink() and not target.is_file():
+        raise FileExistsError(f"{os.fspath(target)!r} is no regular file, and is not replaced; choose another name.")
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
     os.close(handle)
     temporary = Path(name)

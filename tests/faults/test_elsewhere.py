@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from amgc import FileFormatError, tensor_files
+from amgc import FileFormatError, files, tensor_files
 from amgc.cli.errors import say
 from amgc.cli.main import main
 from amgc.cli.moving import JOURNAL, undo
@@ -116,6 +117,14 @@ def test_strange_metadata_of_tensors_are_damage(tmp_path, text, read):
     save_file({"x": np.zeros(1)}, tmp_path / "x.safetensors", {"amgc": text})
     with pytest.raises(FileFormatError, match="damaged"):
         read(tmp_path / "x.safetensors", "classifier")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has none")
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # in the place of /dev/null, which the superuser could replace
+    with pytest.raises(FileExistsError, match="is not replaced"):
+        files.write_text(tmp_path / "pipe", "x")
+    assert not (tmp_path / "pipe").is_file() and len(list(tmp_path.iterdir())) == 1
 
 
 def test_names_cannot_control_the_terminal(capsys):

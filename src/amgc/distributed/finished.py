@@ -90,8 +90,9 @@ class Finished:
     def added_before(self, generation: int, classes: dict[str, int]) -> bool:
         """Return whether an earlier call with this plan added its shards and was killed before it could delete them."""
         adding = self.found.get("adding") if self.same else None
-        before = adding.get("generation") if isinstance(adding, dict) else None
-        return isinstance(before, int) and before < generation and bool(adding.get("classes") == classes)
+        if not isinstance(adding, dict) or not isinstance(adding.get("generation"), int):
+            return False
+        return bool(adding["generation"] < generation and adding.get("classes") == classes)
 
     def begin(self) -> None:
         """Keep the shards of an earlier call with the same plan; delete those of others."""
