@@ -280,7 +280,8 @@ def mutate(count: int, seed: int) -> tuple[Counter[str], list[str]]:
                 end, value = "changed", ""
             ends[end] += 1
             if end not in ("ok", "refused"):
-                faults.append(f"{end}: {kind.name}, seed {seed}, mutation {number}\n{value}")
+                told = str(value).encode("utf-8", "backslashreplace").decode()  # pytest's processes exchange UTF-8 only
+                faults.append(f"{end}: {kind.name}, seed {seed}, mutation {number}\n{told}")
             restored(folder, copy)
         os.chdir(home)
     return ends, faults

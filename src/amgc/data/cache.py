@@ -198,7 +198,7 @@ def _read_manifest(home: Path, fingerprint: str, files: Files) -> dict[str, Any]
     try:
         manifest = read_json(home / "manifest.json")
         if manifest["version"] != VERSION:
-            raise StaleCacheError(f"it has version {manifest['version']}, not {VERSION}")
+            raise StaleCacheError(f"it has version {manifest['version']!r}, not {VERSION}")
         if manifest["pillow"] != PIL.__version__:
             raise StaleCacheError(f"it was decoded by Pillow {manifest['pillow']}, and this is {PIL.__version__}")
         if manifest["fingerprint"] != fingerprint:
