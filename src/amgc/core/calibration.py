@@ -24,8 +24,9 @@ REAL = 1.25
 # is this many temperatures: about that of photographs with one or two samples a class, between those of CIFAR-100 and digits.
 UNKNOWN_LEAD = 6.0
 # With few samples, draws vary too much between choices of the samples. The lead of class means hardly does: held out, the best
-# temperature is about the lead / 7.5 for photographs, more for classes that overlap, less for digits. How much classes overlap shows in
-# the part of the lead that is noise: leaving a sample out takes it away. In units of one sample, it is about 7 for photographs.
+# temperature is about the lead / 7.5 for photographs, more for classes that overlap, less for digits. How much classes overlap
+# shows in the part of the lead that is noise: leaving a sample out takes it away. In units of one sample, it is about 7 for
+# photographs.
 LEAD, NOISE, POWER = 7.5, 7.0, 0.4
 # Squared degrees of freedom a class at which that counts as much as the unknown lead, and at which draws count as much as both:
 # fewer if they ask for a higher temperature, because the lead of labels that mean nothing is large, too.
