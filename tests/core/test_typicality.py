@@ -194,6 +194,23 @@ def test_expected_distances_are_those_of_samples_that_were_left_out(counts, colu
     assert np.mean(expected[labels]) == pytest.approx(np.mean(left_out), rel=0.1)
 
 
+@pytest.mark.parametrize(("samples", "dim"), [(5, 40), (20, 40), (10, 8)])
+def test_the_nearest_mean_is_nearer_by_as_much_as_expected(samples, dim):
+    """Also with few features, of which the class means span half, and with few samples, whose means are inaccurate."""
+    rng, centres = np.random.default_rng(0), 0.2 * np.random.default_rng(9).normal(size=(5, dim))
+    found, expected = [], []
+    for _ in range(10):
+        labels, asked = np.repeat(np.arange(5), samples), np.repeat(np.arange(5), 200)
+        known, new = (centres[own] + rng.normal(size=(len(own), dim)) for own in (labels, asked))
+        statistics = ClassStatistics(dim, "shared", dtype=torch.float64).update(known, labels)
+        distance = Distance(statistics, torch.full((dim,), 2.0, dtype=torch.float64), torch.ones(5), 0.0)
+        logs = distance.farther(*distance.products(torch.from_numpy(new))) * distance.spread + distance.expected
+        own = logs[torch.arange(len(asked)), distance.within.order.argsort()[asked]]
+        found.append(float((logs.amin(1) - own).mean()))
+        expected.append(distance.nearer())
+    assert np.mean(expected) == pytest.approx(np.mean(found), rel=0.35 if samples == 5 else 0.2)
+
+
 @pytest.mark.parametrize("far", [[], [64], [-1], range(60, 70)])
 def test_far_must_be_features(far):
     with pytest.raises(ValueError, match="far must be indices of features, from 0 to 63"):

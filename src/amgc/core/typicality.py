@@ -26,22 +26,22 @@ from amgc.core.shared import Factor
 from amgc.core.shrinkage import pooled_covariance, regularisation, variance_level
 from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
-from amgc.core.within import Within, half_scores
+from amgc.core.within import DRAWS, Within, half_scores
 
 # Standard deviation of the logarithm of squared distances within a class, beyond that of a Gaussian. On training images of
-# photographs, CIFAR-100 and digits with 5 to 50 samples a class it is 0.22 to 0.37 (benchmarks/photos.py). This is the upper
-# end, because classes differ.
-REAL = 0.38
+# photographs, CIFAR-100 and digits with 5 to 50 samples a class it is 0.22 to 0.37 (benchmarks/photos.py). This is near the
+# upper end, because classes differ.
+REAL = 0.35
 CORRELATION = 0.6  # that is assumed of distance and direction, as normal deviates; 0.4 to 0.7 on the training photographs
 CLEAR_CORRELATIONS = 0.82, 0.35  # of how clear the answer is, with direction and with distance
 # Weights of distance and clearness relative to the direction. New classes among similar ones are found better with the second:
 # on training photographs the area under the ROC curve is 0.01 to 0.04 larger. Other kinds are found better with the first.
 ALIKE, SIMILAR = (1.0, 0.0), (0.5, 0.5)
-# The same for the distance in the features that find samples of another kind, and its weight and correlation with the
-# other two, joined, as normal deviates. Chosen on training photographs with those of lite0, 5 to 80 a class: 2 to 7 % of known
-# photos that were not learned are below 0.05.
-FAR_REAL, FAR_WEIGHT, FAR_CORRELATION = 0.25, 2.0, 0.7
-FAR = 0.05  # below this, all three count. Above it two do: the third finds new classes among similar ones less well.
+# The same for the distance in the features that find samples of another kind, and its weight and correlation with the other
+# distance, as normal deviates. Measured on training photographs and CIFAR images with the features of lite0, 5 to 50 a class:
+# 0.12 to 0.37, and 0.63 to 0.82. The direction would find new classes, but hides other kinds.
+FAR_REAL, FAR_WEIGHT, FAR_CORRELATION = 0.27, 2.0, 0.8
+FAR = 0.05  # below this, the two distances count. Above it the other questions do: they find new classes among similar ones.
 FEW = 3  # degrees of freedom below which every sample counts as typical
 WIDE, NARROW = 2048, 512  # more features than this are projected to so many random directions
 
@@ -61,14 +61,34 @@ class Distance:
         self.centre = statistics.mean.mean(0)
         self.means = self.factor.white(within.mean.T).double()  # (d, K)
         self.lengths = self.means.square().sum(0).cpu()
-        # Two over the number of directions is a Gaussian's. Few samples span few of the directions in which new ones vary.
-        unseen = float(within.leverage.mean())
-        gaussian = (1 - unseen) * 2 / max(self.factor.dimensions(covariance.extra), 1.0)
+        # Two over the number of directions is a Gaussian's. Few samples span few of those in which new ones vary.
+        directions = 1 / max(self.factor.dimensions(covariance.extra), 1.0) - 1 / statistics.freedom
+        gaussian = 2 * max(directions, 1 / statistics.dim)
         self.spread = math.sqrt(real**2 + gaussian)
-        distance = within.length / (1 - within.leverage)
+        self.average = (1 + 1 / within.count) * within.length / (1 - within.leverage)
         # The mean of log squared distances. Longer tails than a Gaussian's would lower it, but on training images of all four
         # kinds new samples are farther away than leave-one-out says, by as much (benchmarks/photos.py).
-        self.expected = ((1 + 1 / within.count) * distance).log() - gaussian / 2
+        self.expected = self.average.log() - gaussian / 2
+
+    def nearer(self) -> float:
+        """Return by how much the nearest mean is nearer to new samples than that of their class: the mean of log ratios of D².
+
+        By draws z of the products of a sample with the means. They tell the part of its deviation in the span of the means.
+        """
+        within, ratios = self.within, []
+        _, size, across = torch.linalg.svd(self.means.cpu(), full_matrices=False)
+        span = across[size > 1e-6 * size[0]].T / size[size > 1e-6 * size[0]]
+        random = torch.Generator().manual_seed(2)
+        noise = torch.randn(DRAWS // len(within.chosen), len(within.roots[0]), generator=random, dtype=torch.float64)
+        for row, made in zip(within.chosen, within.roots, strict=True):
+            z = noise @ made * (self.average[row] / within.length[row]).sqrt()
+            inside = (z @ span).square().sum(1)
+            own = inside + (self.average[row] - inside.mean()).clamp_min(0)
+            apart = within.inner[row, row] + self.lengths - 2 * within.inner[row]
+            # The class mean deviates from the true one, by chance and away from new samples.
+            apart = (apart - 2 * self.average[row] / (within.count[row] + 1)).clamp_min(0)
+            ratios.append(((own[:, None] + 2 * (z[:, row, None] - z) + apart).amin(1).clamp_min(1e-300) / own).log())
+        return float(torch.cat(ratios).mean())
 
     def products(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the products of centred features (n, d) with the means (n, K), and with themselves (n,)."""
@@ -94,10 +114,13 @@ class Typicality:
         self.far = None if far is None else list(far)
         if self.far is not None:
             part = projected(statistics, one_hot(torch.tensor(self.far), statistics.dim).T.double())
-            self.apart = Distance(part, variance_level(part, "auto"), torch.ones(len(part)), FAR_REAL)
+            # The more directions a covariance has for its degrees of freedom, the less is known of each.
+            ridge = (1 + part.dim / part.freedom) * variance_level(part, "auto")
+            self.apart = Distance(part, ridge, torch.ones(len(part)), FAR_REAL)
             # One expected distance for all classes: the question is not of which class a sample is, and what few samples say of
             # a class's own size lets strangers pass as samples of the class that seems largest.
-            self.apart.expected = self.apart.expected.logsumexp(0) - math.log(len(part))
+            self.apart.spread = math.hypot(self.apart.spread, float(self.apart.expected.std(correction=0)))
+            self.apart.expected = self.apart.expected.mean() + self.apart.nearer() - FAR_REAL**2 / 2
         self.directions = random_directions(statistics.dim, NARROW) if statistics.dim > WIDE else None
         if self.directions is not None:
             statistics = projected(statistics, self.directions)
@@ -143,10 +166,9 @@ class Typicality:
         clear = _share_below(self.gaps, _gaps(half_scores(to_means, self.near.lengths, self.near.within.keep), at))
         joined = torch.minimum(ndtr(_joined(aligned, farther, clear, *self.weights)), 2 * ndtr(-farther))
         if apart is not None:
-            deviate = _joined(aligned, farther, clear, *ALIKE) - FAR_WEIGHT * apart
-            deviate = deviate / math.sqrt(1 + FAR_WEIGHT**2 + 2 * FAR_WEIGHT * FAR_CORRELATION)
-            three = torch.minimum(ndtr(deviate), 2 * ndtr(-torch.maximum(farther, apart)))
-            joined = torch.where(three < FAR, three, FAR + (1 - FAR) * joined)
+            deviate = (farther + FAR_WEIGHT * apart) / math.sqrt(1 + FAR_WEIGHT**2 + 2 * FAR_WEIGHT * FAR_CORRELATION)
+            both = torch.minimum(ndtr(-deviate), 2 * ndtr(-apart))
+            joined = torch.where(both < FAR, both, FAR + (1 - FAR) * joined)
         typical: NDArray[np.float64] = joined.numpy()
         return typical
 
