@@ -179,16 +179,15 @@ def check_data(session: Session) -> None:
     changes = [] if known == names else [f"it had the classes {listing(known)}, and has {listing(names)}"]
     if not changes and "class_counts" in before:  # runs of older versions lack it
         try:
-            had = decode(dict[str, list[int]], before["class_counts"], "class_counts")
-            old_counts = [had[split] for split in SPLITS]
+            had = decode(dict[str, tuple[int, ...]], before["class_counts"], "class_counts")
+            changes = [
+                f"class {name!r} had {old} {split} images, and has {new}"
+                for split, counts in zip(SPLITS, session.stream.class_counts, strict=True)
+                for name, old, new in zip(names, had[split], counts, strict=True)
+                if old != new
+            ]
         except (ValueError, KeyError) as error:
             raise RunError(f"{str(session.folder / RUN)!r} cannot be read: class_counts: {error}") from error
-        changes = [
-            f"class {name!r} had {old} {split} images, and has {new}"
-            for split, own, counts in zip(SPLITS, old_counts, session.stream.class_counts, strict=True)
-            for name, old, new in zip(names, own, counts, strict=True)
-            if old != new
-        ]
     if changes:
         listed = "; ".join(changes[:FEW]) + (f"; and {len(changes) - FEW} more" if len(changes) > FEW else "")
         raise ValueError(
