@@ -184,7 +184,7 @@ def test_a_missing_file_is_named_as_one_that_cannot_be_used(tmp_path: Path) -> N
         decode(tmp_path / "gone.png", 4)
 
 
-class Broken(io.BytesIO):
+class Broken(io.FileIO):
     """A file on a disk that fails when it is read."""
 
     def read(self, *_: Any) -> bytes:
@@ -200,7 +200,7 @@ def test_an_error_of_the_disk_is_no_corrupt_image(
 
     path = paint(tmp_path / "x.png")
     with monkeypatch.context() as patch:
-        patch.setattr(files, "open", refused if code != errno.EIO else lambda *_: Broken(), raising=False)
+        patch.setattr(files, "open", refused if code != errno.EIO else lambda name, *_: Broken(name), raising=False)
         with pytest.raises(OSError) as caught:
             decode(path, 4)
         assert caught.value.errno == code
