@@ -188,7 +188,7 @@ def _measure_task(trial: Session, source: _FewImages, network: Extractor, index:
     # features, or of the pairs of a triangle. A solve takes their cube in the end, but from 2,048 to 12,800 about their power
     # of 2.5: large products are faster.
     row = max(0.0, more - less) / (copies * len(images)) * (whole / timed) ** 2
-    solve = max(0.0, 2 * less - more) * (whole / timed) ** 2.5
+    solve: float = max(0.0, 2 * less - more) * (whole / timed) ** 2.5
     growth = {timed: whole / timed, timed * (timed + 1) // 2: whole * (whole + 1) / (timed * (timed + 1))}
     sizes = (t.nbytes * math.prod(growth.get(axis, 1.0) for axis in t.shape) for t in pack(method.state())[1].values())
     checkpoint = round(sum(sizes) * classes / len(task.seen)) + 2 * sum(p.nbytes for p in method.network.parameters())
