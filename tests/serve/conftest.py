@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ from amgc.model import Model
 KNOWN = ("meadow", "night")  # to the server that many tests share
 LOOK = "document.dispatchEvent(new Event('visibilitychange'))"  # so that the page looks at once
 CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a green picture with a clock
+
+# A window that was resized is drawn again one or two frames later, and clicks go to where things were drawn. A window that is
+# not shown has no frames.
+FRAMES = """Promise.race([new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))),
+    new Promise((done) => setTimeout(done, 200))]).then(() => true)"""
 
 
 class Tab(browser.Browser):
@@ -44,7 +50,7 @@ class Tab(browser.Browser):
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
-    def until(self, expression: str, seconds: float = 300) -> None:
+    def until(self, expression: str, seconds: float = 120) -> None:
         """Wait for the expression to be true."""
         end = time.monotonic() + seconds
         while not self.evaluate(f"!!({expression})"):
@@ -77,9 +83,10 @@ class Tab(browser.Browser):
             self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
 
     def centre(self, selector: str) -> tuple[float, float]:
-        """Scroll to an element and return its centre."""
+        """Scroll to an element and return its centre, as soon as the window shows it there."""
         place = f"document.querySelector({json.dumps(selector)})"
         self.evaluate(f"{place}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        self.evaluate(FRAMES)
         x, y = self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({place}.getBoundingClientRect())")
         return x, y
 
@@ -116,8 +123,13 @@ class Tab(browser.Browser):
 
     def correct(self, place: str, label: str) -> None:
         """Say under an answer that the picture is of another class."""
-        self.click(f"{place} summary")
-        self.until("document.activeElement.matches('.correct input')")
+        opened = "document.activeElement.matches('.correct input')"
+        for _ in range(3):  # what is taught meanwhile may move it
+            self.click(f"{place} summary")
+            with contextlib.suppress(AssertionError):
+                self.until(opened, seconds=10)
+                break
+        self.until(opened, seconds=1)
         self.type(label)
         self.press("Enter")
         self.until(f"document.querySelector('{place} .said').innerText.includes('Learned this picture as “{label}”.')")
