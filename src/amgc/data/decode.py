@@ -187,15 +187,12 @@ def to_rgb(image: Image, width: int | None = None) -> Image:
     from PIL import Image
 
     width, rows = width or image.width, max(1, STRIP // image.width)
-    result = Image.new("RGB", (width, image.height)) if image.height > rows else None
+    result = Image.new("RGB", (width, image.height))
     for top in range(0, image.height, rows):
-        strip = _to_rgb(image if result is None else image.crop((0, top, image.width, min(top + rows, image.height))))
+        strip = _to_rgb(image.crop((0, top, image.width, min(top + rows, image.height))))
         if strip.width != width:
             strip = strip.resize((width, strip.height), Image.Resampling.BILINEAR)
-        if result is None:
-            return strip
         result.paste(strip, (0, top))
-    assert result is not None  # an image has at least one row
     return result
 
 

@@ -117,7 +117,9 @@ def image_bytes(value: Any, shard: str, folder: str) -> bytes | str:
     root = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(root, value))
     if not path.startswith(os.path.join(root, "")):
-        raise ShardError(shard, f"it names the file {value!r}, which is not in {root!r}.")
+        raise ShardError(
+            shard, f"it names the file {value!r}, which is not in {root!r}; copy it there, or store the image itself."
+        )
     return path
 
 

@@ -43,7 +43,7 @@ def expand(pattern: str) -> list[str]:
     if found := RANGE.search(pattern):
         first, last = found.groups()
         if int(last) - int(first) >= MOST_FILES:
-            raise ValueError(f"{pattern!r} names more than {MOST_FILES:,} files.")
+            raise ValueError(f"{pattern!r} names more than {MOST_FILES:,} files; give a shorter range.")
         numbers = [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
         return [path for number in numbers for path in expand(pattern[: found.start()] + number + pattern[found.end() :])]
     if not glob.has_magic(pattern):
