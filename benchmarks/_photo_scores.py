@@ -139,7 +139,7 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     expected = typical.near.expected[typical.place[own]].numpy()
     return found | {
         "temperature": best / ours.temperature_,
-        "spread": math.sqrt(max(variance - typical.near.spread**2, 0.0)),
+        "spread": (1 + 1 / count) * math.sqrt(max(variance - typical.near.spread**2, 0.0)),
         "offset": float((logs - expected).mean()),
     }
 
