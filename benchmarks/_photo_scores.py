@@ -102,8 +102,9 @@ def far(photos: Photos, strangers: dict[str, Array], count: int | None, seed: in
     found = {}
     for judge, score in {"threshold": partial(typical, far=photos.far), "neighbours": neighbours}.items():
         threshold = float(np.quantile(np.concatenate([score(X[fit], y[fit], X[held]) for fit, held in splits]), REJECT))
-        for name, Q in shown.items():
-            scores = score(X[rows], y[rows], Q)
+        ends = np.cumsum([len(Q) for Q in shown.values()])[:-1]
+        judged = np.split(score(X[rows], y[rows], np.concatenate(list(shown.values()))), ends)
+        for name, scores in zip(shown, judged, strict=True):
             found[f"{name}, {judge}"] = share(scores < threshold)
             if judge == "threshold":
                 found |= {"threshold": threshold, f"{name}, nominal": share(scores < REJECT)}

@@ -19,8 +19,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 @contextlib.contextmanager
-def kept(name: str) -> Iterator[None]:
-    """Print as usual, and write the output to results/NAME.txt when the benchmark has finished."""
+def kept(name: str, rerun: Sequence[str] = ()) -> Iterator[None]:
+    """Print as usual, and write the output to results/NAME.txt when the benchmark has finished.
+
+    rerun : parts of the benchmark that are run. The others stay in the file: paragraphs that do not begin with these words.
+    """
     captured = io.StringIO()
 
     class Both(io.TextIOBase):
@@ -38,7 +41,34 @@ def kept(name: str) -> Iterator[None]:
     if "--quick" in sys.argv:  # a look whether it runs, not a result
         return
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.txt").write_text(captured.getvalue())
+    file = RESULTS / f"{name}.txt"
+    file.write_text(with_earlier(captured.getvalue(), file.read_text() if rerun and file.exists() else "", rerun))
+
+
+def with_earlier(new: str, old: str, rerun: Sequence[str]) -> str:
+    """Return the new output with the paragraphs of the old one that belong to other parts. The first paragraph says so.
+
+    >>> print(with_earlier("command: b\\ncommit:  2\\n\\nnear\\n  9\\n", "command: a\\ncommit:  1\\n\\nfar\\n  5\\n\\nnear\\n  7\\n", ["near"]))
+    command: b
+    commit:  2
+             far: commit 1
+    <BLANKLINE>
+    near
+      9
+    <BLANKLINE>
+    far
+      5
+    <BLANKLINE>
+    """
+    (heading, *body), (before, *others) = ([part.strip("\n") for part in re.split(r"\n\s*\n", text)] for text in (new, old))
+    begin = tuple(line.split("\n")[0] for line in body)
+    stay = [part for part in others if part and not part.startswith((*rerun, *begin))]
+    names = list(dict.fromkeys(re.split(r"[,:\n]", part)[0] for part in stay))
+    commit = re.search(r"^commit: +(.*)$", before, flags=re.M)
+    for one in names:
+        own = re.search(rf"^ +{re.escape(one)}: (commit .*)$", before, flags=re.M)
+        heading += f"\n         {one}: " + (own[1] if own else f"commit {commit[1] if commit else 'unknown'}")
+    return "\n\n".join([heading, *filter(None, body), *stay]) + "\n"
 
 
 class Times(dict[str, float]):
