@@ -6,11 +6,12 @@ import contextlib
 import io
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 def kept(name: str, rerun: Sequence[str] = ()) -> Iterator[None]:
     """Print as usual, and write the output to results/NAME.txt when the benchmark has finished.
 
-    rerun : parts of the benchmark that are run. The others stay in the file: paragraphs that do not begin with these words.
+    rerun : first words of the parts that are run. Paragraphs of the file with other first words and other headings stay in it.
     """
     captured = io.StringIO()
 

@@ -242,7 +242,8 @@ def main() -> None:
         return
     load = os.getloadavg()[0]
     counts, draws = ((1, None), 1) if given.quick else (COUNTS, DRAWS)
-    with kept("photos", rerun=given.only), tempfile.TemporaryDirectory() as place:
+    # Paragraphs of calibration are printed by two parts, and replaced by their headings.
+    with kept("photos", rerun=["set", *(part for part in given.only if part != "calibration")]), tempfile.TemporaryDirectory() as place:
         folder = draw_sets(Path(place)) if given.quick else given.photos
         if "speed" in given.only:  # first, as the other parts keep the machine busy
             show_speed(folder, load)
