@@ -49,27 +49,19 @@ def kept(name: str, rerun: Sequence[str] = ()) -> Iterator[None]:
 def with_earlier(new: str, old: str, rerun: Sequence[str]) -> str:
     """Return the new output with the paragraphs of the old one that belong to other parts. The first paragraph says so.
 
-    >>> print(with_earlier("command: b\\ncommit:  2\\n\\nnear\\n  9\\n", "command: a\\ncommit:  1\\n\\nfar\\n  5\\n\\nnear\\n  7\\n", ["near"]))
-    command: b
-    commit:  2
-             far: commit 1
-    <BLANKLINE>
-    near
-      9
-    <BLANKLINE>
-    far
-      5
-    <BLANKLINE>
+    >>> new, old = "command: b\\n\\nnear\\n  9\\n", "command: a\\ncommit:  1\\n\\nfar\\n  5\\n\\nnear\\n  7\\n"
+    >>> with_earlier(new, old, ["near"]).split("\\n")
+    ['command: b', '         far: commit 1', '', 'near', '  9', '', 'far', '  5', '']
     """
-    (heading, *body), (before, *others) = ([part.strip("\n") for part in re.split(r"\n\s*\n", text)] for text in (new, old))
-    begin = tuple(line.split("\n")[0] for line in body)
-    stay = [part for part in others if part and not part.startswith((*rerun, *begin))]
+    (heading, *body), (before, *others) = (re.split(r"\n\s*\n", text.rstrip("\n")) for text in (new, old))
+    first = {part.split("\n")[0] for part in body}
+    stay = [part for part in others if part.split("\n")[0] not in first and not part.startswith(tuple(rerun))]
     names = list(dict.fromkeys(re.split(r"[,:\n]", part)[0] for part in stay))
     commit = re.search(r"^commit: +(.*)$", before, flags=re.M)
     for one in names:
         own = re.search(rf"^ +{re.escape(one)}: (commit .*)$", before, flags=re.M)
         heading += f"\n         {one}: " + (own[1] if own else f"commit {commit[1] if commit else 'unknown'}")
-    return "\n\n".join([heading, *filter(None, body), *stay]) + "\n"
+    return "\n\n".join([heading, *body, *stay]) + "\n"
 
 
 class Times(dict[str, float]):

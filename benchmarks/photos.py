@@ -243,7 +243,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     counts, draws = ((1, None), 1) if given.quick else (COUNTS, DRAWS)
     # Paragraphs of calibration are printed by two parts, and replaced by their headings.
-    with kept("photos", rerun=["set", *(part for part in given.only if part != "calibration")]), tempfile.TemporaryDirectory() as place:
+    rerun = ["set", *(part for part in given.only if part != "calibration")]
+    with kept("photos", rerun), tempfile.TemporaryDirectory() as place:
         folder = draw_sets(Path(place)) if given.quick else given.photos
         if "speed" in given.only:  # first, as the other parts keep the machine busy
             show_speed(folder, load)

@@ -38,7 +38,7 @@ CORRELATION = 0.6  # that is assumed of distance and direction, as normal deviat
 ALIKE, SIMILAR = 1.0, 0.25
 # The same for the distance in the features that find samples of another kind, and its weight and correlation with the other
 # distance, as normal deviates. Measured on training photographs and CIFAR images with the features of lite0, 5 to 50 a class:
-# 0.28 on flowers, 0.41 on leaves, 0.2 to 0.3 on CIFAR; 0.64 to 0.89. The direction would find new classes, but hides other kinds.
+# 0.28 on flowers, 0.41 on leaves, 0.2 to 0.3 on CIFAR, and 0.64 to 0.89. The direction would hide other kinds.
 FAR_REAL, FAR_WEIGHT, FAR_CORRELATION = 0.32, 2.0, 0.8
 FAR = 0.05  # below this, the two distances count. Above it the other questions do: they find new classes among similar ones.
 FEW = 3  # degrees of freedom below which every sample counts as typical
