@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
 
 WORST = 20  # classes and confusions to show
-FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
+FIT = "fit: about this share of images of known classes are less typical; near 0 for most images of something else"
 TOO_FEW = f"fit {DASH}: not available; the model has learned too few images, or has no class statistics"
 
 

@@ -165,7 +165,7 @@ class Typicality:
         """Return the typicality (n,) of features (n, d) of the classes in these rows of the statistics, from 0 to 1."""
         if not self.enough:
             return np.ones(len(features))
-        found = torch.as_tensor(features).double().to(self.near.centre.device)
+        found = torch.from_numpy(np.array(features, dtype=np.float64)).to(self.near.centre.device)  # a copy: may be read-only
         apart = None if self.far is None else self.apart.farther_from_all(*self.apart.products(found[:, self.far]))
         if self.directions is not None:
             found = found @ self.directions.to(found)
