@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
-from amgc.cli.image_folders import images_by_class, images_of_class
-from amgc.cli.output import shortened, show
-from amgc.cli.own_images import ModelFolder
-from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
-from amgc.cli.sources import (
+from amgc.cli.inputs import (
     ImageColumn,
     LabelColumn,
-    On,
-    Split,
-    Workers,
-    are_sources,
+    SplitFlag,
+    check_kind,
     columns,
-    has_finished,
-    is_unfinished,
-    learn_shards,
+    images_by_class,
+    images_of_class,
+    kind_of,
     shards_of,
+    vectors_by_class,
 )
+from amgc.cli.output import shortened, show
+from amgc.cli.own_images import ModelFolder
 from amgc.cli.tyro_flags import several
+from amgc.cli.workers import On, Workers, has_finished, is_unfinished, learn_shards
 from amgc.data.shards import Shard
 from amgc.text import duration, plural
 
@@ -100,7 +98,7 @@ def learn(
         int | None, arg(metavar="INT", help="images of folders in a shard (default: by their number, at most 1,000)")
     ] = None,
     skip_shards: Annotated[bool, arg(help="leave out shards that cannot be read in several tries")] = False,
-    split: Split = None,
+    split: SplitFlag = None,
     image_column: ImageColumn = None,
     label_column: LabelColumn = None,
     quiet: Annotated[bool, arg(help="print errors only")] = False,
@@ -117,14 +115,13 @@ def learn(
     left_out: list[str] = []
     workers = Workers(jobs, on, address, cpus, gpus, skip_shards, shard_files)
     workers.check()
-    from_sources = are_sources(folders)
-    chosen_columns = columns(from_sources, split, image_column, label_column)
-    given_vectors = not from_sources and are_vectors(folders)
-    if given_vectors:
+    kind = kind_of(folders)
+    chosen_columns = columns(kind, split, image_column, label_column)
+    if kind == "vectors":
         features = features or (None if (Path(model) / "manifest.json").is_file() else "vectors")
-    if from_sources or workers.asked:
+    if kind == "sources" or workers.asked:
         shards, left_out = shards_of(folders, chosen_columns, label, shard_files)
-    elif given_vectors:
+    elif kind == "vectors":
         images = vectors_by_class(folders, "train", label)
     else:
         images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
@@ -147,7 +144,7 @@ def learn(
     }
     opened, created = open_or_create(model, {} if shards and is_unfinished(model, chosen) else chosen)
     try:
-        check_kind(opened, given_vectors)
+        check_kind(opened, kind)
         if shards:
             learned = learn_shards(opened, shards, workers, chosen, quiet)
         else:

@@ -13,7 +13,7 @@ from amgc.data.registry import is_text
 from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import find
-from amgc.options import decode, merged, option
+from amgc.options import Checked, decode, merged, option
 from amgc.registry import absolute_name, check_trusted, split_name
 from amgc.runs.folder import RUN, RunError, RunFolder
 
@@ -22,14 +22,18 @@ Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(Checked):
     """Where and how a run computes. The result depends on it only by rounding, and by dropout with several processes."""
 
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU if there is one")
-    devices: int = option(1, "processes, each on a GPU or a share of the CPU's cores; under torchrun its number counts")
+    devices: int = option(
+        1, "processes, each on a GPU or a share of the CPU's cores; under torchrun its number counts", least=1, most=MOST
+    )
     precision: Precision = option("32-true", "of the network; statistics and losses of classes stay in float32")
-    threads: int = option(0, "CPU threads per process; 0: the cores divided by the processes")
-    checkpoint_minutes: float = option(5.0, "between two checkpoints within a task; one is written after every task anyway")
+    threads: int = option(0, "CPU threads per process; 0: the cores divided by the processes", least=0, most=MOST)
+    checkpoint_minutes: float = option(
+        5.0, "between two checkpoints within a task; one is written after every task anyway", least=0
+    )
     feature_cache: str | None = option(
         None,
         "folder for the features of a network that does not train, for later runs; it holds a row per image",
@@ -44,14 +48,6 @@ class Machine:
     start: str | None = option(
         None, "a run whose training of task 1 is reused; all settings that decide it must be the same", path=True, metavar="RUN"
     )
-
-    def __post_init__(self) -> None:
-        if self.devices < 1:
-            raise ValueError(f"devices must be at least 1, not {self.devices}.")
-        if self.threads < 0 or not self.checkpoint_minutes >= 0:
-            raise ValueError("threads and checkpoint_minutes must not be negative.")
-        if max(self.threads, self.devices) > MOST:
-            raise ValueError(f"threads and devices must be at most {MOST:,}, not {self.threads:,} and {self.devices:,}.")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from amgc.engine.batchnorm import WholeBatchNorm
-from amgc.engine.config import Machine
+from amgc.engine.config import Machine, Precision
 
 
 class Processes:
@@ -89,6 +89,16 @@ class Processes:
         if self.count > 1:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, 0)
+
+
+class OneProcess(Processes):
+    """One of several processes alone, for computations in which the others do not take part."""
+
+    def __init__(self, processes: Processes, precision: Precision) -> None:
+        self.fabric, device = processes.fabric, processes.device
+        if processes.count > 1:
+            devices = 1 if device.index is None else [device.index]
+            self.fabric = Fabric(accelerator=device.type, devices=devices, precision=precision)
 
 
 def _leave() -> None:

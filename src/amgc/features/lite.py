@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, pad, relu6
 
 from amgc.features.builtin import LiteOptions
-from amgc.features.extractor import Extractor
+from amgc.features.extractor import Extractor, in_threads
 from amgc.features.registry import ImageShape
-from amgc.features.threads import in_threads
 from amgc.files import FileFormatError
 
 TOP = 1280

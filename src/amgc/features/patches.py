@@ -20,9 +20,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import interpolate, softshrink
 
 from amgc.features.builtin import PatchesOptions
-from amgc.features.extractor import Extractor, ImageSource, Preprocess
+from amgc.features.extractor import Extractor, ImageSource, Preprocess, in_threads
 from amgc.features.registry import ImageShape
-from amgc.features.threads import in_threads
 
 PATCHES, SAMPLED = 200_000, 10_000  # maximum numbers of patches for the whitening, and of images that they come from
 MEASURED = 2_500  # images for the moments: standard deviations are then accurate to one or two per cent

@@ -43,9 +43,6 @@ class ImageError(CorruptImageError):
         self.args = (f"{path} cannot be used: {reason}.",)
 
 
-PictureError = ImageError  # the earlier name
-
-
 def none_usable(errors: Sequence[ImageError]) -> ImageError | ModelError:
     """Return the error of a single image that cannot be used, or one error for several."""
     if len(errors) == 1:
