@@ -5,7 +5,7 @@
         size: int = option(64, "side of the images in pixels")
 
 The fields are the flags of the command line, the keys of a preset and the keyword arguments in Python. The files of a run are
-read into dataclasses in the same way. Free of torch.
+read into dataclasses in the same way. Does not import torch.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Runs(Mapping[str, RunRecord]):
             drawn, png = Path(folder) / "accuracy.png", io.BytesIO()
             for file in [drawn] if path is None else [path, drawn]:
                 plot_accuracy(list(self.values()), file)
-            with Image.open(drawn) as image:  # 64 colours make it a third as large: notebooks keep it
+            with Image.open(drawn) as image:  # 64 colours: a third of the size, because notebooks store it
                 image.convert("RGB").quantize(64).save(png, "PNG", optimize=True)
         return Plot(png.getvalue())
 

@@ -156,7 +156,7 @@ def vectors_by_class(files: Sequence[str], split: Split, label: str | None = Non
 
 
 def check_kind(model: Model, kind: Kind) -> None:
-    """Raise an error if a model takes images and vectors are given, or the other way round."""
+    """Raise UsageError if a model takes images and vectors are given, or vice versa."""
     noun = model.state.manifest.noun
     if kind == "vectors" and noun == "image":
         raise UsageError(f"the model in {str(model.path)!r} takes images, not vectors; learn vectors in a new model.")

@@ -47,7 +47,7 @@ Photos: TypeAlias = Annotated[
     ),
 ]
 UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks for which amgc has no weights
-LONG = 10.0  # seconds of learning from which on the expected time is printed
+LONG = 10.0  # minimum number of expected seconds for which the expected time is printed
 
 
 def learn(
@@ -87,7 +87,7 @@ def learn(
         Form | None,
         arg(help="for a new model: form of the covariances; shared needs least with many classes (default: by features)"),
     ] = None,
-    jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with so many processes")] = None,
+    jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with this number of processes")] = None,
     on: Annotated[On, arg(help="learn in shards, with processes on this machine or with Ray Data")] = "here",
     address: Annotated[
         str | None, arg(metavar="TEXT", help="with --on ray: the cluster (default: $RAY_ADDRESS, or start one here)")
@@ -97,7 +97,7 @@ def learn(
     shard_files: Annotated[
         int | None, arg(metavar="INT", help="images of folders in a shard (default: by their number, at most 1,000)")
     ] = None,
-    skip_shards: Annotated[bool, arg(help="leave out shards that cannot be read in several tries")] = False,
+    skip_shards: Annotated[bool, arg(help="skip shards that cannot be read after several attempts")] = False,
     split: SplitFlag = None,
     image_column: ImageColumn = None,
     label_column: LabelColumn = None,
@@ -108,7 +108,7 @@ def learn(
     `amgc learn MODEL --label CLASS IMAGE …` learns one class. Images of a known class are added to it. No image is stored.
     `amgc learn MODEL FILE.npz` learns from vectors, such as embeddings: arrays x (n, d) and y (n,), or a .parquet file with a
     column `label`.
-    `amgc learn MODEL wds:train-*.tar --jobs 8` learns from shards, on many workers; repeated after a stop, it goes on.
+    `amgc learn MODEL wds:train-*.tar --jobs 8` learns from shards, on many workers. After an interruption, the same command continues.
     """
     images: Mapping[str, Sequence[Any]] = {}
     shards: list[Shard] = []

@@ -1,4 +1,4 @@
-"""Commands that change and show models of your own images, such as `amgc forget`. Each is a function of that name."""
+"""Commands that change, merge, export and describe models of your own images, such as `amgc forget`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def undo(
     model: ModelFolder,
     clear: Annotated[bool, arg(help="do not undo; delete the stored state before the last change")] = False,
 ) -> None:
-    """Take back the last change of a model: learn, rename, join or merge, not forget. One change can be taken back."""
+    """Undo the last change to a model: learn, rename, join or merge, but not forget. Only one change can be undone."""
     from amgc.model.folder import Folder
 
     folder = Folder(model)

@@ -1,4 +1,4 @@
-"""Commands that ask a model of your own images: `amgc predict` and `amgc evaluate`."""
+"""`amgc predict` and `amgc evaluate`."""
 
 from __future__ import annotations
 

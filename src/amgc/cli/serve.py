@@ -34,7 +34,7 @@ def serve(
     max_images: Annotated[int, arg(metavar="INT", help="maximum number of images in a request")] = 200,
     rate: Annotated[int, arg(metavar="INT", help="maximum number of requests per minute of one client")] = 1200,
     workers: Annotated[
-        int, arg(metavar="INT", help="answer with so many processes, which follow the folder and do not change the model")
+        int, arg(metavar="INT", help="number of read-only worker processes, which follow changes to the model's folder")
     ] = 0,
     log: Annotated[bool, arg(help="write a line of JSON for each request to stderr")] = False,
 ) -> None:

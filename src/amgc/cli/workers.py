@@ -1,4 +1,4 @@
-"""`amgc learn` on many workers: its flags, the estimate before and the progress meanwhile."""
+"""`amgc learn` on many workers: flags, cost estimate and progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 On: TypeAlias = Literal["here", "ray"]
 TIMED = 32  # images that the estimate encodes
-CLASSES = 1000  # that the estimate assumes for a source, whose classes are not known before it is read
+CLASSES = 1000  # assumed by the estimate for a source, whose classes are not known before it is read
 LINE_SECONDS = 60.0  # between two lines of progress without a terminal
 
 
@@ -51,7 +51,7 @@ class Workers:
             raise UsageError("--address, --cpus and --gpus need --on ray.")
 
     def engine(self, shards: int) -> tuple[Engine, int, str]:
-        """Return the engine, the number of workers, and where they are in words."""
+        """Return the engine, the number of workers, and a description of where they run."""
         from amgc.data.image_files import available_cores
         from amgc.distributed import engines
 
@@ -63,7 +63,7 @@ class Workers:
 
 
 def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
-    """Yield lines on what a lesson will take: time, and memory of each worker and of this process."""
+    """Yield lines with the estimated time, and the memory of each worker and of this process."""
     from amgc.distributed.learn import driver_memory, worker_memory
     from amgc.distributed.worker import first_images
     from amgc.features.extractor import Extractor
@@ -111,7 +111,7 @@ def shown(screen: Console, quiet: bool) -> Iterator[Any]:
 
 
 def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen: dict[str, Any], quiet: bool) -> Learned:
-    """Learn from shards, with an estimate before and progress meanwhile."""
+    """Learn from shards. Print an estimate first, and show the progress."""
     from amgc import distributed
     from amgc.cli.progress import console
 

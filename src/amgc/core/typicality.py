@@ -117,8 +117,8 @@ class Typicality:
             # The more directions a covariance has for its degrees of freedom, the less is known of each.
             ridge = (1 + part.dim / part.freedom) * variance_level(part, "auto")
             self.apart = Distance(part, ridge, torch.ones(len(part)), FAR_REAL)
-            # One expected distance for all classes: the question is not of which class a sample is, and what few samples say of
-            # a class's own size lets strangers pass as samples of the class that seems largest.
+            # One expected distance for all classes: the question is not of which class a sample is, and with
+            # few samples, samples of another kind would pass as samples of the class that seems largest.
             self.apart.spread = math.hypot(self.apart.spread, float(self.apart.expected.std(correction=0)))
             self.apart.expected = self.apart.expected.mean() + self.apart.nearer() - FAR_REAL**2 / 2
         self.directions = random_directions(statistics.dim, NARROW) if statistics.dim > WIDE else None

@@ -45,7 +45,7 @@ log = logging.getLogger("amgc.data")
 
 
 class StaleCacheError(Exception):
-    """The cache is missing, is of other files, or is damaged; the text says which."""
+    """The cache is missing, belongs to other files, or is damaged; the message says which."""
 
 
 class _ReadError(Exception):
@@ -75,7 +75,7 @@ def clear(
     count = 0
     for home in sorted(images.glob("*/*")):
         if not (HASH.fullmatch(home.parent.name) and HASH.fullmatch(home.name) and home.is_dir()):
-            continue  # not ours: the folder may be one with other things in it
+            continue  # not a cache: the folder may contain other files
         if root is not None and not _is_of(home, Path(root).resolve()):
             continue
         for path in [home / "manifest.json", *home.glob("pixels-*.npy"), *home.glob(".*.partial")]:
@@ -186,7 +186,7 @@ def _fingerprint(root: Path, names: Sequence[bytes], files: Files) -> str:
     for name, path in zip(names, files.paths, strict=True):
         try:
             status = os.stat(path)
-        except OSError:  # a link to a file that is gone: decoding says so
+        except OSError:  # a link to a missing file: decoding reports it
             digest.update(name + b"\0gone\n")
             continue
         closed = "" if os.access(path, os.R_OK) else "closed"  # changed permissions leave the time as it is

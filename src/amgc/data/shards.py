@@ -1,7 +1,7 @@
-"""Shards: the parts of a data set that workers read, each one from its beginning to its end. Free of torch.
+"""Shards: the parts of a data set that workers read, each from beginning to end. Does not import torch.
 
 A source is a data set that can be read in shards: `wds:PATTERN`, `parquet:PATTERN`, `hf:NAME`, or an address such as
-`s3://bucket/photos`. The modules of `amgc.data.sets` register them; here is what they and the readers share.
+`s3://bucket/photos`. The modules of `amgc.data.sets` register them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amgc.options import option
 from amgc.registry import split_name
 
 FILES = 1000  # most images of folders in a shard
-FEW, SHARDS = 60, 32  # fewer images make shards of at least so many, until there are so many shards: all workers get some
+FEW, SHARDS = 60, 32  # with fewer images, shards have at least FEW images, up to this number of shards, so that all workers get some
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from amgc.methods.contract import Method, Phase, Task
 from amgc.methods.optional import CollectsFromImages, TrainsTwice
 from amgc.text import byte_size, duration
 
-STEPS, PATIENCE = 3, 1.0  # steps that are timed, but no further one after so many seconds
+STEPS, PATIENCE = 3, 1.0  # number of timed steps; after PATIENCE seconds no further step is timed
 FORWARD, COLLECTED, ROWS = 64, 8, 512  # images through the network, for `Method.collect`, and rows for `Method.end`
 PICKED = 100  # images of an old class that a method picks with `TaskImages.take`, as ADC does
 WIDE = 2048  # features with which `Method.end` is timed if there are more and nothing is trained
@@ -80,7 +80,7 @@ class Trial:
     stages: list[Stage]
     reads: bool  # whether `Method.end` reads the features
     collected: Counter[bool]  # passes of `Method.collect` for each image, with gradients (True) and without
-    remember: Callable[[int], float]  # seconds of `Method.collect` and `Method.end` for so many images
+    remember: Callable[[int], float]  # seconds of `Method.collect` and `Method.end` for a number of images
     checkpoint: int  # bytes of a checkpoint after the last task
 
 
@@ -175,7 +175,7 @@ def measure_task(trial: Session, few: FewImages, network: Extractor, index: int,
     labels, copies = images.labels.to(found.device), -(-ROWS // len(images))
 
     def end(copies: int, on: Method[Any]) -> tuple[float, bool]:
-        """Return the seconds of `Method.end` with so many copies of the features, and whether it reads them."""
+        """Return the seconds of `Method.end` with this number of copies of the features, and whether it reads them."""
         batches = iter([(found.repeat(copies, 1), labels.repeat(copies))])
         spent = seconds_of(lambda: on.end(task, batches, torch.Generator().manual_seed(0)))
         return spent, next(batches, None) is None
@@ -229,7 +229,7 @@ def seconds_of(action: Callable[[], Any]) -> float:
 
 
 class FewImages(FeatureSource):
-    """Some images of a task in place of all: `count` of them. The run has `parts` processes."""
+    """Provides only `count` images of a task. The run has `parts` processes."""
 
     def __init__(self, session: Session, parts: int) -> None:
         super().__init__(session)

@@ -1,4 +1,4 @@
-"""One or several processes: which share of a batch each computes, and how all get the whole batch."""
+"""Collective operations of the processes of a run: the share of a batch that each computes, and the whole batch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Processes:
         return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
     def whole_batch_norm(self) -> AbstractContextManager[object]:
-        """Within this context, batch norm in training mode uses the whole batch, of all processes."""
+        """Return a context in which batch norm in training mode uses the batch of all processes."""
         return WholeBatchNorm() if self.count > 1 else nullcontext()
 
     def _all_gather(self, tensor: Tensor) -> Tensor:

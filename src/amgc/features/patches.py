@@ -6,7 +6,7 @@ patch of length 1, so that the response is linear in n, a = n W + b. Both max(a 
 the cells of a grid, raised to a power, and standardised with the moments of task 1. With `components`, the averages of each
 filter are first reduced to their principal components over the images of task 1.
 
-**Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide. Whoever has the file
+**Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide. Anyone with the file
 can undo the whitening and see the fragment up to brightness and contrast, but neither its position nor the rest of the image.
 `draw="gaussian"` keeps no fragment, only the mean and covariance of the fragments.
 """

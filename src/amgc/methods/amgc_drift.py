@@ -58,7 +58,7 @@ class AMGCDrift(LwF[DriftHyper]):
             for label, mean in zip(self.statistics.classes, self.statistics.mean + moves, strict=True):
                 drift.move(self.statistics, label, mean)
             return
-        # The map is I + A, with a ridge on A: where the new images say nothing, old classes stay.
+        # The map is I + A, with a ridge on A: without evidence from new images, old classes do not move.
         ridge = self.hyper.map_ridge * float(old.square().sum(1).mean()) * len(old) / old.shape[1]
         matrix = drift.linear_map(old, new - old, max(ridge, 1e-30))
         matrix.diagonal().add_(1.0)

@@ -49,7 +49,7 @@ class UrlShard:
                 with storage.open_file(path) as file:
                     yield Sample(path, label, file.read())
             except FileNotFoundError as error:
-                raise ShardError(self.name, f"{path!r} is gone.") from error
+                raise ShardError(self.name, f"{path!r} does not exist any more.") from error
             except FileFormatError:  # a pipe or a device
                 yield Sample(path, label, b"")
 
