@@ -21,8 +21,7 @@ from pathlib import Path
 
 from _report import kept
 
-from amgc.report import find_runs
-from amgc.runs import RunRecord
+from amgc.runs import RunRecord, find_runs
 
 # In the order of their cost. `joint` is the upper bound.
 METHODS = ("ncm", "lda", "fecam", "fetril", "acil", "ds-al", "ranpac", "amgc-closed", "amgc-exact", "lwf", "sdc", "ldc", "dpcr")

@@ -31,7 +31,11 @@ def holds(value: Any, depth: int = 2) -> bool:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     parts = [getattr(value, "__dict__", {}).get(name) for name in ("source", "pixels", "samples", "features")]
     path = isinstance(value, str | Path) and Path(value).suffix == ".png"
-    return path or isinstance(value, bytes | Image.Image) or (depth > 0 and any(holds(one, depth - 1) for one in [*inside, *parts]))
+    return (
+        path
+        or isinstance(value, bytes | Image.Image)
+        or (depth > 0 and any(holds(one, depth - 1) for one in [*inside, *parts]))
+    )
 
 
 def functions(command: list[str]) -> set[str]:

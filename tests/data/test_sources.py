@@ -158,7 +158,9 @@ def test_a_source_learns_the_same_as_a_folder(tmp_path, monkeypatch):
     assert float((one.mean - two.mean[order]).abs().max()) < 1e-5 * float(one.mean.abs().max())
 
 
-@pytest.mark.parametrize(("damage", "why"), [("text", "not a tar file"), ("cut", "damaged, or cut off"), ("gone", "No such file")])
+@pytest.mark.parametrize(
+    ("damage", "why"), [("text", "not a tar file"), ("cut", "damaged, or cut off"), ("gone", "No such file")]
+)
 def test_a_damaged_tar_file_is_named_and_nothing_is_learned(tmp_path, monkeypatch, capsys, damage, why):
     monkeypatch.chdir(tmp_path)
     good, bad = tar(Path("good.tar"), images()), tar(Path("bad.tar"), images())

@@ -31,7 +31,7 @@ from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
 from amgc.features import build
 from amgc.methods.contract import Task
-from amgc.report import load_observed, load_run
+from amgc.runs import load_observed, load_run
 from amgc.runs.folder import FIRST_TASK
 
 pytestmark = pytest.mark.cpus

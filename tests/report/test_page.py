@@ -12,10 +12,10 @@ import pytest
 from report.markup import Node, cells, parse
 from report.observations import observe
 
-from amgc.report import DEFINITIONS, RunError
 from amgc.report import sections as package
 from amgc.report.page import write_report
 from amgc.report.sections import sections
+from amgc.runs import DEFINITIONS, RunError
 
 WriteRun = Callable[..., Path]
 DOCS = Path(__file__).parents[2] / "docs" / "add-a-report-section.md"

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.report import Metrics, RunRecord, accuracy_table, find_runs, labels, plot_accuracy
+from amgc.report import accuracy_table, plot_accuracy
 from amgc.report.table import WIDTH, as_text
+from amgc.runs import Metrics, RunRecord, find_runs, labels
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -108,7 +108,7 @@ def learn(
     `amgc learn MODEL --label CLASS IMAGE …` learns one class. Images of a known class are added to it. No image is stored.
     `amgc learn MODEL FILE.npz` learns from vectors, such as embeddings: arrays x (n, d) and y (n,), or a .parquet file with a
     column `label`.
-    `amgc learn MODEL wds:train-*.tar --jobs 8` learns from shards, on many workers. After an interruption, the same command continues.
+    `amgc learn MODEL wds:train-*.tar --jobs 8` learns from shards, on many workers. The same command resumes it.
     """
     images: Mapping[str, Sequence[Any]] = {}
     shards: list[Shard] = []

@@ -182,7 +182,7 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
 
 def is_finished(folder: Path) -> bool:
     """Return whether a run is finished. A damaged run is not: resuming it rewrites its metrics or reports the error."""
-    from amgc.report import RunError, load_run
+    from amgc.runs import RunError, load_run
 
     try:
         return load_run(folder).finished

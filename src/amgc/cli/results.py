@@ -28,7 +28,8 @@ def show(
 ) -> None:
     """Print the accuracies of runs, finished or not: one run in full, several side by side."""
     from amgc.cli.progress import console
-    from amgc.report import accuracy_table, details, find_runs
+    from amgc.report import accuracy_table, details
+    from amgc.runs import find_runs
 
     _check_given(runs, "show")
     found = {folder: find_runs(folder) for folder in runs}
@@ -92,7 +93,8 @@ def report(
 
 def show_summary(folder: Path, console: Console) -> None:
     """Plot the runs in a folder, print their table, and print where both are: the end of `amgc run`."""
-    from amgc.report import accuracy_table, find_runs, plot_accuracy
+    from amgc.report import accuracy_table, plot_accuracy
+    from amgc.runs import find_runs
 
     runs = find_runs(folder)
     plot = f"Plot: {folder / PLOT}"

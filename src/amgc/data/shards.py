@@ -18,7 +18,10 @@ from amgc.options import option
 from amgc.registry import split_name
 
 FILES = 1000  # most images of folders in a shard
-FEW, SHARDS = 60, 32  # with fewer images, shards have at least FEW images, up to this number of shards, so that all workers get some
+FEW, SHARDS = (
+    60,
+    32,
+)  # with fewer images, shards have at least FEW images, up to this number of shards, so that all workers get some
 
 
 @dataclass(frozen=True)

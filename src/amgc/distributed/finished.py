@@ -1,7 +1,7 @@
 """The finished shards of a lesson, in the folder `.shards` of the model until all are merged.
 
-A driver that was killed can therefore continue. Files of single shards are deleted as soon as their sum takes no more space than
-they do. Statistics with a class of a single image stay in memory, because the mean of that class is the features of the image.
+A driver that was killed can therefore continue. Files of single shards are deleted once their sum takes no more space than they
+do. Statistics with a class of a single image stay in memory, because the mean of that class is the features of the image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to continue, in one safetensors file. It contains no pickle, no image and no row of features.
+"""Checkpoints: everything that a run needs to continue, in one safetensors file without images and rows of features.
 
 Runs of different methods can share the training of task 1: one run saves it, others start from it.
 """
@@ -76,7 +76,7 @@ class Checkpoints:
             raise Stopped
 
     def _stop_requested(self) -> bool:
-        """Return whether to stop, with the same answer on all processes. If they stopped at different steps, they would deadlock."""
+        """Return whether to stop, the same on all processes: if they stopped at different steps, they would wait forever."""
         processes, stop = self.session.processes, self.session.watch.stop
         return stop if processes.count == 1 else bool(processes.sum(torch.tensor(float(stop), device=processes.device)))
 

@@ -23,7 +23,7 @@ Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 @dataclass(frozen=True)
 class Machine(Checked):
-    """Where and how a run computes. The result depends on it only through rounding, and through dropout with several processes."""
+    """Where and how a run computes. Only rounding, and dropout with several processes, depend on it."""
 
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: a GPU if there is one")
     devices: int = option(

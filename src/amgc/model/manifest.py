@@ -118,7 +118,7 @@ class Manifest:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """A value that differs between any two states of a folder. Different models may have the same generation, but not the same files."""
+        """A value that differs between any two states of a folder, also of two models with the same generation."""
         return self.generation, self.files, self.previous is None
 
     @property

@@ -1,6 +1,6 @@
 """Answer concurrent requests together: their images go through the extractor in one batch.
 
-Threads decode the images of each request. One thread encodes and classifies the decoded images: it takes those that have arrived
+Threads decode the images of each request. One thread encodes and classifies the decoded images: it takes those that arrived
 while it worked on the previous batch, and waits a few milliseconds if there are few.
 """
 
