@@ -17,11 +17,9 @@ from amgc.data import registry, storage
 from amgc.options import option
 from amgc.registry import split_name
 
-FILES = 1000  # most images of folders in a shard
-FEW, SHARDS = (
-    60,
-    32,
-)  # with fewer images, shards have at least FEW images, up to this number of shards, so that all workers get some
+# Of images in folders, a shard has at most FILES. If there are fewer than SHARDS * FILES images, a shard has at least FEW of them,
+# so that all workers get some.
+FILES, FEW, SHARDS = 1000, 60, 32
 
 
 @dataclass(frozen=True)

@@ -223,8 +223,8 @@ class Vectors:
                 array = np.stack(found) if self.name == VECTORS else compute(self.function, found)
             if array.shape[1] != self.dim:
                 raise ModelError(
-                    f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}; use the function that it was "
-                    "created with."
+                    f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}; use the function that it "
+                    "was created with."
                 )
             yield rows, torch.tensor(array), errors  # in torch's memory: see tensor_files._copies
 
