@@ -17,8 +17,8 @@ from amgc.data import registry, storage
 from amgc.options import option
 from amgc.registry import split_name
 
-# Of images in folders, a shard has at most FILES. With fewer than SHARDS * FILES images, a shard has at least FEW of them, so that
-# all workers get some.
+# Images in folders: a shard has at most FILES of them. With fewer than SHARDS * FILES images it has at least FEW, so that all
+# workers get some.
 FILES, FEW, SHARDS = 1000, 60, 32
 
 
