@@ -1,7 +1,7 @@
 """Count the functions of amgc that one image passes through in `amgc run` and `amgc learn`.
 
 A function counts if the image, or a batch with it, is among its arguments: a path, encoded bytes, a PIL image, uint8 pixels, or
-rows of pixels or features. `--list` names the functions.
+rows of pixels or features. The output lists the functions.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from _report import kept
 from PIL import Image
 
 from amgc.cli.main import main
 
-COUNT = 7  # images of a class: no other tensor has as many rows
+COUNT = 7  # images of a class; of two classes, a batch has 7 or 14 rows, and no other tensor has
 TRAINED = [word for phase in ("first", "later") for word in (f"--{phase}.epochs", "1", f"--{phase}.batch-size", str(COUNT))]
 
 
 def holds(value: Any, depth: int = 2) -> bool:
     if isinstance(value, torch.Tensor | np.ndarray):
-        return str(value.dtype).endswith("uint8") or (value.ndim > 1 and len(value) == COUNT)
+        return str(value.dtype).endswith("uint8") or (value.ndim > 1 and len(value) in (COUNT, 2 * COUNT))
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     parts = [getattr(value, "__dict__", {}).get(name) for name in ("source", "pixels", "samples", "features")]
-    path = isinstance(value, str | Path) and Path(value).suffix == ".png"
-    return (
-        path
-        or isinstance(value, bytes | Image.Image)
-        or (depth > 0 and any(holds(one, depth - 1) for one in [*inside, *parts]))
-    )
+    path = isinstance(value, str | Path) and Path(value).suffix == ".bmp"
+    deeper = depth > 0 and any(holds(one, depth - 1) for one in [*inside, *parts])
+    return path or deeper or isinstance(value, bytes | Image.Image)
 
 
 def functions(command: list[str]) -> set[str]:
@@ -56,14 +54,14 @@ def functions(command: list[str]) -> set[str]:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
+    with kept("hops"), tempfile.TemporaryDirectory() as folder:
         pixels, labels = np.random.default_rng(0).integers(0, 256, (2 * COUNT, 64, 64), np.uint8), np.repeat([0, 1], COUNT)
         np.savez(f"{folder}/data.npz", train_x=pixels, train_y=labels, test_x=pixels, test_y=labels)
         for number, label in enumerate(labels):
             Path(folder, "images", f"class {label}").mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels[number]).save(f"{folder}/images/class {label}/{number}.png")
+            Image.fromarray(pixels[number]).save(f"{folder}/images/class {label}/{number}.bmp")
         run = ["run", f"npz:{folder}/data.npz", "--features", "convnet", "--tasks", "2", *TRAINED, "--out", f"{folder}/run"]
         for command in ([*run, "--quiet"], ["learn", f"{folder}/model", f"{folder}/images", "--quiet"]):
             found = functions(command)
             print(f"amgc {command[0]}: {len(found)} functions in {len({name.rpartition('.')[0] for name in found})} modules")
-            print("".join(f"  {name}\n" for name in sorted(found)) if "--list" in sys.argv else "", end="")
+            print("".join(f"  {name}\n" for name in sorted(found)))
