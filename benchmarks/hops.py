@@ -1,7 +1,6 @@
 """Count the functions of amgc that one image passes through in `amgc run` and `amgc learn`.
 
-A function counts if the image, or a batch with it, is among its arguments: a path, encoded bytes, a PIL image, uint8 pixels, or
-rows of pixels or features. The output lists the functions.
+A function counts if one of its arguments is the image or a batch with it: a path, bytes, a PIL image, uint8 pixels, or rows.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from PIL import Image
 from amgc.cli.main import main
 
 COUNT = 7  # images of a class; of two classes, a batch has 7 or 14 rows, and no other tensor has
-TRAINED = [word for phase in ("first", "later") for word in (f"--{phase}.epochs", "1", f"--{phase}.batch-size", str(COUNT))]
 
 
 def holds(value: Any, depth: int = 2) -> bool:
@@ -60,8 +58,8 @@ if __name__ == "__main__":
         for number, label in enumerate(labels):
             Path(folder, "images", f"class {label}").mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels[number]).save(f"{folder}/images/class {label}/{number}.bmp")
-        run = ["run", f"npz:{folder}/data.npz", "--features", "convnet", "--tasks", "2", *TRAINED, "--out", f"{folder}/run"]
-        for command in ([*run, "--quiet"], ["learn", f"{folder}/model", f"{folder}/images", "--quiet"]):
-            found = functions(command)
-            print(f"amgc {command[0]}: {len(found)} functions in {len({name.rpartition('.')[0] for name in found})} modules")
+        run = f"run npz:{folder}/data.npz --features convnet --tasks 2 --first.epochs 1 --later.epochs 1 --out {folder}/run"
+        for command in (f"{run} --quiet", f"learn {folder}/model {folder}/images --quiet"):
+            found = functions(command.split())
+            print(f"amgc {command[:5]}: {len(found)} functions in {len({name.rpartition('.')[0] for name in found})} modules")
             print("".join(f"  {name}\n" for name in sorted(found)))
