@@ -61,5 +61,6 @@ if __name__ == "__main__":
         run = f"run npz:{folder}/data.npz --features convnet --tasks 2 --first.epochs 1 --later.epochs 1 --out {folder}/run"
         for command in (f"{run} --quiet", f"learn {folder}/model {folder}/images --quiet"):
             found = functions(command.split())
-            print(f"amgc {command.split()[0]}: {len(found)} functions in {len({name.rpartition('.')[0] for name in found})} modules")
+            modules = {name.rpartition(".")[0] for name in found}
+            print(f"amgc {command.split()[0]}: {len(found)} functions in {len(modules)} modules")
             print("".join(f"  {name}\n" for name in sorted(found)))
