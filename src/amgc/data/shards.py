@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from amgc.data import registry, storage
 from amgc.options import option
@@ -81,6 +81,7 @@ class FileShard:
     """Image files with their labels."""
 
     files: tuple[tuple[str, str], ...]
+    unit: ClassVar[str] = "images"
 
     @property
     def name(self) -> str:
@@ -89,10 +90,6 @@ class FileShard:
     @property
     def size(self) -> int:
         return len(self.files)
-
-    @property
-    def unit(self) -> str:
-        return "images"
 
     def stamp(self) -> str:
         digest = hashlib.sha256()
@@ -114,6 +111,7 @@ class StoredShard:
     """A file on a disk or at an address. Subclasses yield its samples."""
 
     path: str
+    unit: ClassVar[str] = "bytes"
 
     @property
     def name(self) -> str:
@@ -122,10 +120,6 @@ class StoredShard:
     @property
     def size(self) -> int:
         return storage.describe(self.path)[0]
-
-    @property
-    def unit(self) -> str:
-        return "bytes"
 
     def stamp(self) -> str:
         return storage.describe(self.path)[1]

@@ -12,6 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from amgc.data.image_files import available_cores
 from amgc.engine.batchnorm import WholeBatchNorm
 from amgc.engine.config import Machine, Precision
 
@@ -30,9 +31,8 @@ class Processes:
             strategy="ddp" if world > 1 else "auto",
             precision=machine.precision,
         )
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if machine.threads or local > 1:
-            torch.set_num_threads(machine.threads or max(1, cores // local))
+            torch.set_num_threads(machine.threads or max(1, available_cores() // local))
         self.fabric.launch()
         if self.count > 1:
             atexit.register(_leave)
