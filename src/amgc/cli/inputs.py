@@ -21,14 +21,15 @@ NAMED = 50  # files of one reason that an error names
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 Kind: TypeAlias = Literal["images", "vectors", "sources"]
 SplitFlag: TypeAlias = Annotated[
-    str | None, arg(metavar="TEXT", help="of hf: the split (default: train; to ask a model: test)")
+    str | None, arg(metavar="TEXT", help="hf: split of the data set (default: train; predict and evaluate: test)")
 ]
 ImageColumn: TypeAlias = Annotated[
-    str | None, arg(metavar="TEXT", help="of parquet and hf: column of the images; of wds: their suffix (default: the usual)")
+    str | None,
+    arg(metavar="TEXT", help="parquet, hf: column of the images; wds: their suffix (default: one of the usual names)"),
 ]
 LabelColumn: TypeAlias = Annotated[
     str | None,
-    arg(metavar="TEXT", help="of parquet and hf: column of the labels; of wds: suffix, or json:KEY (default: label, cls)"),
+    arg(metavar="TEXT", help="parquet, hf: column of the labels; wds: their suffix, or json:KEY (default: label, cls)"),
 ]
 
 

@@ -81,11 +81,11 @@ def learn(
         int | None, arg(metavar="INT", help="with --epsilon: number of times that a class can be learned (default: 1)")
     ] = None,
     fewest: Annotated[
-        int | None, arg(metavar="INT", help="for a new model: refuse to learn fewer images of a class at a time (default: 1)")
+        int | None, arg(metavar="INT", help="for a new model: minimum number of images of a class in a call (default: 1)")
     ] = None,
     covariance: Annotated[
         Form | None,
-        arg(help="for a new model: form of the covariances; shared needs least with many classes (default: by features)"),
+        arg(help="for a new model: form of the covariances; shared is the smallest for many classes (default: by features)"),
     ] = None,
     jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with this number of processes")] = None,
     on: Annotated[On, arg(help="learn in shards, with processes on this machine or with Ray Data")] = "here",
@@ -95,7 +95,7 @@ def learn(
     cpus: Annotated[float, arg(metavar="FLOAT", help="with --on ray: CPUs of a worker")] = 1.0,
     gpus: Annotated[float, arg(metavar="FLOAT", help="with --on ray: GPUs of a worker")] = 0.0,
     shard_files: Annotated[
-        int | None, arg(metavar="INT", help="images of folders in a shard (default: by their number, at most 1,000)")
+        int | None, arg(metavar="INT", help="images per shard of folders (default: depends on their number, at most 1,000)")
     ] = None,
     skip_shards: Annotated[bool, arg(help="skip shards that cannot be read after several attempts")] = False,
     split: SplitFlag = None,

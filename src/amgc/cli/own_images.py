@@ -50,7 +50,7 @@ def rename(
     model: ModelFolder,
     label: Annotated[Positional[str], arg(metavar="OLD", help="name of the class")],
     new: Annotated[Positional[str], arg(metavar="NEW", help="its new name")],
-    join: Annotated[bool, arg(help="if there is a class NEW already: make one class of both")] = False,
+    join: Annotated[bool, arg(help="if there is already a class NEW, make one class of both")] = False,
 ) -> None:
     """Rename a class. With --join, make one class of two, as if their images had been learned as one class."""
     from amgc.model import edits

@@ -16,8 +16,10 @@ from amgc.text import plural
 
 def serve(
     model: ModelFolder,
-    host: Annotated[str, arg(metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all of this machine")] = "127.0.0.1",
-    port: Annotated[int, arg(metavar="INT", help="port to listen on; 0 for a free one")] = 8000,
+    host: Annotated[
+        str, arg(metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all addresses of this machine")
+    ] = "127.0.0.1",
+    port: Annotated[int, arg(metavar="INT", help="port to listen on; 0 for any free port")] = 8000,
     token: Annotated[
         str | None,
         arg(metavar="TEXT", help="require this token (default: $AMGC_TOKEN; generated if other machines have access)"),

@@ -38,7 +38,7 @@ def sort(
         str | None,
         arg(metavar="DIR", help="destination folder; created if it does not exist", help_behavior_hint="(required)"),
     ] = None,
-    copy: Annotated[bool, arg(help="copy the photos, as without flags")] = False,
+    copy: Annotated[bool, arg(help="copy the photos (the default)")] = False,
     move: Annotated[bool, arg(help="move the photos")] = False,
     link: Annotated[bool, arg(help="make symbolic links to the photos")] = False,
     reject: Annotated[
