@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 NAMED = 50  # files of one reason that an error names
 SPLITS = ("train", "test", "val", "valid", "validation")  # names of folders that contain folders of classes
 Kind: TypeAlias = Literal["images", "vectors", "sources"]
-SplitFlag: TypeAlias = Annotated[
-    str | None, arg(metavar="TEXT", help="hf: split of the data set (default: train, or test)")
-]
+SplitFlag: TypeAlias = Annotated[str | None, arg(metavar="TEXT", help="hf: split of the data set (default: train, or test)")]
 ImageColumn: TypeAlias = Annotated[
     str | None,
     arg(metavar="TEXT", help="parquet, hf: column of the images; wds: their suffix (default: one of the usual names)"),

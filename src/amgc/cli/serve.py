@@ -16,9 +16,7 @@ from amgc.text import plural
 
 def serve(
     model: ModelFolder,
-    host: Annotated[
-        str, arg(metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all addresses")
-    ] = "127.0.0.1",
+    host: Annotated[str, arg(metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all addresses")] = "127.0.0.1",
     port: Annotated[int, arg(metavar="INT", help="port to listen on; 0 for any free port")] = 8000,
     token: Annotated[
         str | None,
