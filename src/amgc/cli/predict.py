@@ -173,12 +173,12 @@ def evaluate(
 
 def write_files(found: Evaluation, text: str, folder: Path) -> None:
     """Write the evaluation as JSON, the confusion matrix and the plots."""
-    from amgc.files import atomic
+    from amgc.files import atomic, write_text
     from amgc.report.plot import plot_confusion, plot_reliability
 
     confusion = found.confusion.tolist()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "evaluation.json").write_text(text, encoding="utf-8")
+    write_text(folder / "evaluation.json", text)
     with atomic(folder / "confusion.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["true \\ predicted", *map(cell, found.classes)])

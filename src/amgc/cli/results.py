@@ -56,7 +56,7 @@ def table(
     """Print one of the paper's tables with your finished runs in it: mean ± standard deviation over seeds, and the paper's
     numbers."""
     from amgc.cli.progress import console
-    from amgc.files import atomic
+    from amgc.files import write_text
     from amgc.report import named_runs, paper_table
 
     _check_given(runs, f"table {number}")
@@ -65,8 +65,7 @@ def table(
     if out is None:
         print(made.format(chosen, width(console())), end="")
         return
-    with atomic(out) as temporary:
-        temporary.write_text(made.format(chosen), encoding="utf-8")
+    write_text(out, made.format(chosen))
     print(f"{out}: Table {number} as {chosen}")
 
 

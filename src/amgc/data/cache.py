@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from amgc.data.decode import CorruptImageError
 from amgc.data.image_files import Files
 from amgc.data.images import InMemory, Mapped, Pixels, size_in_bytes
-from amgc.files import atomic, check_regular, read_json
+from amgc.files import atomic, check_regular, read_json, write_text
 from amgc.text import byte_size
 
 VERSION = 1  # of the format and of how pixels are made from files; a change makes old caches stale
@@ -268,8 +268,7 @@ def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, 
             if (row + 1) % BLOCK == 0 or row + 1 == len(files):
                 manifest["crc32"].append(crc)
                 crc = 0
-    with atomic(home / "manifest.json") as temporary:
-        temporary.write_text(json.dumps(manifest))
+    write_text(home / "manifest.json", json.dumps(manifest))
     for old in home.glob("pixels-*.npy"):
         if old.name != manifest["pixels"]:
             old.unlink(missing_ok=True)
