@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,22 +51,23 @@ def predict(
     if as_json and as_csv:
         raise UsageError("choose either --json or --csv.")
 
-    from amgc.model import ImageError, Model
+    from amgc.model import ImageError
+    from amgc.model.folder import Folder
+    from amgc.model.quick import predict_few
 
     from_sources = are_sources(images)
     chosen = columns(from_sources, split, image_column, None, "test")
-    opened = Model.open(model)
+    answers: Iterable[Prediction | ImageError] | None = None if from_sources else predict_few(model, images, top, reject)
+    if answers is None:
+        from amgc.model import Model  # imports torch, which takes over a second
+
+        opened = Model.open(model)
+        given = (own for own, _ in batches(source_shards(images, chosen))) if from_sources else [images]
+        answers = (one for own in given for one in opened.predict_each(own, top, reject))
     errors: list[ImageError] = []
 
-    def answers() -> Iterator[Prediction | ImageError]:
-        if not from_sources:
-            yield from opened.predict_each(images, top, reject)
-            return
-        for given, _ in batches(source_shards(images, chosen)):
-            yield from opened.predict_each(given, top, reject)
-
     def readable() -> Iterator[Prediction]:
-        for one in answers():
+        for one in answers:
             if isinstance(one, ImageError):
                 errors.append(one)
             else:
@@ -76,7 +77,7 @@ def predict(
         for one in readable():
             print_json(one.to_json())
     elif as_csv:
-        write_csv(readable(), min(top, len(opened.classes)))
+        write_csv(readable(), min(top, len(Folder(model).manifest().classes)))
     else:
         write_table(readable())
     for error in errors:
