@@ -63,7 +63,7 @@ from amgc.model import quick
 quick.MOST = 0
 sys.exit(main(sys.argv[1:]))
 """
-IMAGES = 64
+IMAGES = 32
 AMGC = [sys.executable, "-m", "amgc"]
 FIRST_FIT = "AMGCClassifier().fit, 50 x 1,280"
 QUICK = ("amgc --help", "amgc info", "amgc predict, one image")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
 
 WORST = 20  # classes and confusions to show
-FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
-TOO_FEW = f"fit {DASH}: not available; the model has learned too few images, or has no class statistics"
+FIT = "fit: about this share of {0}s of known classes are less typical; near 0 for {0}s of something else"
+TOO_FEW = f"fit {DASH}: not available; the model has learned too few {{0}}s, or has no class statistics"
 
 
 def predict(
@@ -64,7 +64,7 @@ def predict(
         opened = Model.open(model)
         given = (own for own, _ in batches(source_shards(images, chosen))) if from_sources else [images]
         answers = (one for own in given for one in opened.predict_each(own, top, reject))
-    errors: list[ImageError] = []
+    manifest, errors = Folder(model).manifest(), list[ImageError]()
 
     def readable() -> Iterator[Prediction]:
         for one in answers:
@@ -77,9 +77,9 @@ def predict(
         for one in readable():
             print_json(one.to_json())
     elif as_csv:
-        write_csv(readable(), min(top, len(Folder(model).manifest().classes)))
+        write_csv(readable(), min(top, len(manifest.classes)))
     else:
-        write_table(readable())
+        write_table(readable(), manifest.noun)
     for error in errors:
         say(f"error: {error}")
     for text in [] if from_sources else other_files(images):
@@ -98,8 +98,8 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
         )
 
 
-def write_table(predictions: Iterator[Prediction]) -> None:
-    """Print a line for each image and class."""
+def write_table(predictions: Iterator[Prediction], noun: str) -> None:
+    """Print a line for each image, or vector, and class."""
     rows, fits = [], []
     for one in predictions:
         fits.append(one.fit)
@@ -109,8 +109,8 @@ def write_table(predictions: Iterator[Prediction]) -> None:
             shown = f"{one.answer} (nearest: {label})" if first and one.rejected else label
             rows.append([one.source if first else "", shown, percent(share), fit if first else ""])
     if rows:
-        show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
-        show(TOO_FEW if None in fits else FIT)
+        show_table([noun, "class", "probability, %", "fit"], rows, left=(0, 1))
+        show((TOO_FEW if None in fits else FIT).format(noun))
 
 
 def evaluate(
@@ -190,7 +190,7 @@ def write_summary(found: Evaluation, noun: str = "image") -> None:
         names = ", ".join(list(found.unseen)[:WORST])
         show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), noun)} ({names})")
     if found.reject is not None and not found.has_fits:
-        show(f"Rejected: none. {TOO_FEW}")
+        show(f"Rejected: none. {TOO_FEW.format(noun)}")
     elif found.reject is not None:
         known, others = found.rejected()
         parts = [f"{percent(known)} % of the {noun}s of known classes"] if len(found.correct) else []

@@ -23,7 +23,7 @@ from amgc.model.inputs import Frame, Given, ImageError, Input, images_from
 from amgc.model.manifest import CLASSES, Manifest
 from amgc.tensor_files import without
 
-MOST = 64  # images; importing torch takes about as long as these, and it is faster for more of them (benchmarks/start.py)
+MOST = 32  # images; importing torch takes about as long as these, and it is faster for more of them (benchmarks/start.py)
 Answers = list[Prediction | ImageError]
 
 
