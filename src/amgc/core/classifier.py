@@ -1,4 +1,4 @@
-"""A solved linear classifier as numpy arrays, with its classes in sorted order, and as the contents of a file."""
+"""A solved linear classifier with what it was solved from, and as the contents of a file."""
 
 from __future__ import annotations
 
@@ -9,53 +9,36 @@ import numpy as np
 from torch import Tensor
 
 from amgc.core.expected import Expected
+from amgc.core.linear import Linear
 from amgc.core.privacy import Sums
 from amgc.core.regularised import Solution
 from amgc.core.solver import Head
 from amgc.core.statistics import ClassStatistics
-from amgc.core.typicality import Typicality
+from amgc.core.typical import TYPICAL, Typicality
 from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from amgc.core.incremental import IncrementalClassifier
 
-ROWS = 4096  # number of rows scored at a time
-
 
 @dataclass
-class Classifier:
-    """A linear classifier: scores = (X - centre) @ coef.T + intercept. Probabilities are the softmax of scores / temperature.
+class Classifier(Linear):
+    """A solved classifier. `solution` has the classes in order of arrival.
 
-    coef (K, d), intercept and margins (K,). centre (d,) is the average of the class means; it is subtracted because features
-    may be far from zero. `solution` has the classes in order of arrival. `parameters` describes the parameters of the solve.
+    parameters : describes the parameters of the solve. typicality : computed on first use, by the features `far`.
     """
 
     solution: Solution
-    coef: np.ndarray
-    intercept: np.ndarray
-    centre: np.ndarray
-    margins: np.ndarray
-    temperature: float
     parameters: str
-    classes: np.ndarray  # (K,) the labels, so that answers fit the scores while another thread learns
-    typicality: dict[tuple[int, ...] | None, Typicality] = field(default_factory=dict)  # computed on first use
+    typicality: dict[tuple[int, ...] | None, Typicality | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, solution: Solution, statistics: ClassStatistics, classes: np.ndarray, parameters: str) -> Classifier:
-        """Return the classifier of a solution of the statistics, in the order of `classes`."""
-        rows = [statistics.index(label) for label in classes.tolist()]
-        head, centre = solution.head, statistics.mean.mean(0)
-        parts = head.weight, head.bias + head.weight @ centre.to(head.weight), solution.margins
-        coef, intercept, margins = (part.cpu().numpy()[rows] for part in parts)
-        return cls(solution, coef, intercept, centre.cpu().numpy(), margins, solution.temperature, parameters, classes)
-
-    def scores(self, X: np.ndarray) -> np.ndarray:
-        """Return scores (n, K)."""
-        scores = np.empty((len(X), len(self.coef)))
-        for start in range(0, len(X), ROWS):  # the difference is float64: too large for all rows at once
-            rows = slice(start, start + ROWS)
-            scores[rows] = (X[rows] - self.centre) @ self.coef.T + self.intercept
-        return scores
+    def of_solution(cls, solution: Solution, statistics: ClassStatistics, parameters: str) -> Classifier:
+        """Return the classifier of a solution of the statistics."""
+        parts = solution.head.weight, solution.head.bias, statistics.mean
+        weight, bias, mean = (part.cpu().numpy() for part in parts)
+        more = {"solution": solution, "parameters": parameters}
+        return cls.of(weight, bias, mean, solution.temperature, statistics.classes, **more)
 
 
 def packed(classifier: IncrementalClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -105,4 +88,9 @@ def fill(classifier: IncrementalClassifier, header: dict[str, Any], tensors: dic
     if header.get("expected"):
         accuracy, (first, second), confusion = header["expected"]
         known = Expected(float(accuracy), (int(first), int(second)), float(confusion))
-    classifier._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known))
+    solution = Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known)
+    solved = classifier._keep(solution)
+    if typical := without(TYPICAL, tensors):
+        arrays = {name: tensor.numpy() for name, tensor in typical.items()}
+        found = Typicality.from_arrays(arrays, len(statistics), statistics.dim)
+        solved.typicality[None if found.far is None else tuple(found.far.tolist())] = found

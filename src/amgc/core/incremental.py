@@ -16,7 +16,8 @@ from amgc.core.learning import IncrementalStatistics
 from amgc.core.parameters import available, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Head
-from amgc.core.typicality import Typicality
+from amgc.core.typical import Typicality
+from amgc.core.typicality import measure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,9 +36,7 @@ class IncrementalClassifier(IncrementalStatistics):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities of the seen classes, (n, n_classes)."""
         scores, solved = self._scored(X)
-        scores /= solved.temperature
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
+        return solved.probabilities(scores)
 
     def _scored(self, X: Any) -> tuple[np.ndarray, Classifier]:
         """Return scores (n, n_classes) and the solved classifier that gave them, which other threads do not change."""
@@ -67,7 +66,7 @@ class IncrementalClassifier(IncrementalStatistics):
     @property
     def intercept_(self) -> np.ndarray:
         solved = self._solved()
-        return solved.intercept - solved.coef @ solved.centre  # type: ignore[no-any-return]
+        return solved.intercept - solved.coef @ solved.centre
 
     @property
     def temperature_(self) -> float:
@@ -75,7 +74,8 @@ class IncrementalClassifier(IncrementalStatistics):
 
     @property
     def margins_(self) -> np.ndarray:
-        return self._solved().margins
+        solved = self._solved()
+        return solved.solution.margins.cpu().numpy()[solved.rows]
 
     def typicality(self, X: Any, *, far: Sequence[int] | None = None) -> np.ndarray:
         """Return how typical each row is of the class that `predict` gives it, (n,), from 0 to 1.
@@ -89,16 +89,23 @@ class IncrementalClassifier(IncrementalStatistics):
         """
         with self._lock():
             scores, solved = self._scored(X)
-            chosen = solved.classes[scores.argmax(1)].tolist()
+            found = self.typical(far)
+        if found is None:
+            return np.ones(len(scores))
+        return found(self._rows(self._checked_rows(X)), solved.rows[scores.argmax(1)])
+
+    def typical(self, far: Sequence[int] | None = None) -> Typicality | None:
+        """Return what computes `typicality` from features; None if nothing is known. It is computed on first use."""
+        with self._lock():
+            solved = self._solved()
             columns = None if far is None else tuple(far)
             if columns is not None and (not columns or not set(columns) <= set(range(self.n_features_in_))):
                 raise ValueError(f"far must be indices of features, from 0 to {self.n_features_in_ - 1}; got {far!r}.")
             if self.privacy_ is not None:  # the statistics are of projected rows
                 columns = None
             if columns not in solved.typicality:
-                solved.typicality[columns] = Typicality(self.statistics_, columns)
-            rows = [self.statistics_.index(label) for label in chosen]
-        return solved.typicality[columns](self._rows(self._checked_rows(X)), rows)
+                solved.typicality[columns] = measure(self.statistics_, columns)
+            return solved.typicality[columns]
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.
@@ -181,7 +188,7 @@ class IncrementalClassifier(IncrementalStatistics):
         return repr((self.margin, self.balance, self.shrinkage, self.standardize))
 
     def _keep(self, solution: Solution) -> Classifier:
-        self._solution = Classifier.of(solution, self.statistics_, self.classes_, self._solve_parameters())
+        self._solution = Classifier.of_solution(solution, self.statistics_, self._solve_parameters())
         return self._solution
 
     def _is_new(self) -> Tensor:
