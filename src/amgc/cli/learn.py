@@ -235,12 +235,12 @@ def describe_learned(learned: Learned, left_out: Sequence[str], manifest: Manife
         lines.append(f"{plural(len(learned.skipped), noun)} could not be used:")
         lines += [f"  {path}: {reason}" for path, reason in learned.skipped]
     if learned.repeated:
-        again = plural(len(learned.repeated), "image")
+        again = plural(len(learned.repeated), noun)
         lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")
     if learned.learned_before:
-        count = plural(len(learned.learned_before), "image")
+        many, counts = plural(len(learned.learned_before), noun), "counts" if len(learned.learned_before) == 1 else "count"
         lines.append(
-            f"{count} had probably been learned before, by the same class, and count twice now (`amgc undo` takes that back): "
+            f"{many} had probably been learned before, by the same class, and {counts} twice now (`amgc undo` takes that back): "
             f"{shortened(learned.learned_before)}"
         )
     lines += [f"Left out: {text}" for text in left_out]

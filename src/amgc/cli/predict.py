@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
 
 WORST = 20  # classes and confusions to show
-FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
-TOO_FEW = f"fit {DASH}: not available; the model has learned too few images, or has no class statistics"
+FIT = "fit: about this share of {0}s of known classes are less typical; near 0 for {0}s of something else"
+TOO_FEW = f"fit {DASH}: not available; the model has learned too few {{0}}s, or has no class statistics"
 
 
 def predict(
@@ -61,22 +61,25 @@ def predict(
     if as_json and as_csv:
         raise UsageError("choose either --json or --csv.")
 
-    from amgc.model import ImageError, Model
+    from amgc.model import ImageError
+    from amgc.model.folder import Folder
+    from amgc.model.quick import predict_few
 
     kind = kind_of(images)
     chosen = columns(kind, split, image_column, None, "test")
-    opened = Model.open(model)
-    errors: list[ImageError] = []
+    answers: Iterable[Prediction | ImageError] | None = None
+    if kind != "sources":
+        answers = predict_few(model, images, top, reject)
+    if answers is None:
+        from amgc.model import Model  # imports torch, which takes over a second
 
-    def answers() -> Iterator[Prediction | ImageError]:
-        if kind != "sources":
-            yield from opened.predict_each(images, top, reject)
-            return
-        for given, _ in batches(source_shards(images, chosen)):
-            yield from opened.predict_each(given, top, reject)
+        opened = Model.open(model)
+        given = (own for own, _ in batches(source_shards(images, chosen))) if kind == "sources" else [images]
+        answers = (one for own in given for one in opened.predict_each(own, top, reject))
+    manifest, errors = Folder(model).manifest(), list[ImageError]()
 
     def readable() -> Iterator[Prediction]:
-        for one in answers():
+        for one in answers:
             if isinstance(one, ImageError):
                 errors.append(one)
             else:
@@ -86,9 +89,9 @@ def predict(
         for one in readable():
             print_json(one.to_json())
     elif as_csv:
-        write_csv(readable(), min(top, len(opened.classes)))
+        write_csv(readable(), min(top, len(manifest.classes)))
     else:
-        write_table(readable())
+        write_table(readable(), manifest.noun)
     for error in errors:
         say(f"error: {error}")
     for text in [] if kind == "sources" else other_files(images):
@@ -107,8 +110,8 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
         )
 
 
-def write_table(predictions: Iterator[Prediction]) -> None:
-    """Print a line for each image and class."""
+def write_table(predictions: Iterator[Prediction], noun: str) -> None:
+    """Print a line for each image, or vector, and class."""
     rows, fits = [], []
     for one in predictions:
         fits.append(one.fit)
@@ -118,8 +121,8 @@ def write_table(predictions: Iterator[Prediction]) -> None:
             shown = f"{one.answer} (nearest: {label})" if first and one.rejected else label
             rows.append([one.source if first else "", shown, percent(share), fit if first else ""])
     if rows:
-        show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
-        show(TOO_FEW if None in fits else FIT)
+        show_table([noun, "class", "probability, %", "fit"], rows, left=(0, 1))
+        show((TOO_FEW if None in fits else FIT).format(noun))
 
 
 def evaluate(
@@ -200,7 +203,7 @@ def write_summary(found: Evaluation, noun: str = "image") -> None:
         names = ", ".join(list(found.unseen)[:WORST])
         show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), noun)} ({names})")
     if found.reject is not None and not found.has_fits:
-        show(f"Rejected: none. {TOO_FEW}")
+        show(f"Rejected: none. {TOO_FEW.format(noun)}")
     elif found.reject is not None:
         known, others = found.rejected()
         parts = [f"{percent(known)} % of the {noun}s of known classes"] if len(found.correct) else []

@@ -13,55 +13,38 @@ from torch import Tensor
 from amgc.core.expected import ENOUGH, Expected, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
+from amgc.core.linear import Linear
 from amgc.core.parameters import available, read_shrinkage
 from amgc.core.privacy import Sums
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Head
 from amgc.core.statistics import ClassStatistics
-from amgc.core.typicality import Typicality
+from amgc.core.typical import TYPICAL, Typicality
+from amgc.core.typicality import measure
 from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-ROWS = 4096  # number of rows scored at a time
-
-
 @dataclass
-class Classifier:
-    """A linear classifier: scores = (X - centre) @ coef.T + intercept. Probabilities are the softmax of scores / temperature.
+class Classifier(Linear):
+    """A solved classifier. `solution` has the classes in order of arrival.
 
-    coef (K, d), intercept and margins (K,). centre (d,) is the average of the class means; it is subtracted because features
-    may be far from zero. `solution` has the classes in order of arrival. `parameters` describes the parameters of the solve.
+    parameters : describes the parameters of the solve. typicality : computed on first use, by the features `far`.
     """
 
     solution: Solution
-    coef: np.ndarray
-    intercept: np.ndarray
-    centre: np.ndarray
-    margins: np.ndarray
-    temperature: float
     parameters: str
-    classes: np.ndarray  # (K,) the labels, so that answers fit the scores while another thread learns
-    typicality: dict[tuple[int, ...] | None, Typicality] = field(default_factory=dict)  # computed on first use
+    typicality: dict[tuple[int, ...] | None, Typicality | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, solution: Solution, statistics: ClassStatistics, classes: np.ndarray, parameters: str) -> Classifier:
-        """Return the classifier of a solution of the statistics, in the order of `classes`."""
-        rows = [statistics.index(label) for label in classes.tolist()]
-        head, centre = solution.head, statistics.mean.mean(0)
-        parts = head.weight, head.bias + head.weight @ centre.to(head.weight), solution.margins
-        coef, intercept, margins = (part.cpu().numpy()[rows] for part in parts)
-        return cls(solution, coef, intercept, centre.cpu().numpy(), margins, solution.temperature, parameters, classes)
-
-    def scores(self, X: np.ndarray) -> np.ndarray:
-        """Return scores (n, K)."""
-        scores = np.empty((len(X), len(self.coef)))
-        for start in range(0, len(X), ROWS):  # the difference is float64: too large for all rows at once
-            rows = slice(start, start + ROWS)
-            scores[rows] = (X[rows] - self.centre) @ self.coef.T + self.intercept
-        return scores
+    def of_solution(cls, solution: Solution, statistics: ClassStatistics, parameters: str) -> Classifier:
+        """Return the classifier of a solution of the statistics."""
+        parts = solution.head.weight, solution.head.bias, statistics.mean
+        weight, bias, mean = (part.cpu().numpy() for part in parts)
+        more = {"solution": solution, "parameters": parameters}
+        return cls.of(weight, bias, mean, solution.temperature, statistics.classes, **more)
 
 
 class IncrementalClassifier(IncrementalStatistics):
@@ -77,9 +60,7 @@ class IncrementalClassifier(IncrementalStatistics):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities of the seen classes, (n, n_classes)."""
         scores, solved = self._scored(X)
-        scores /= solved.temperature
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
+        return solved.probabilities(scores)
 
     def _scored(self, X: Any) -> tuple[np.ndarray, Classifier]:
         """Return scores (n, n_classes) and the solved classifier that gave them, which other threads do not change."""
@@ -109,7 +90,7 @@ class IncrementalClassifier(IncrementalStatistics):
     @property
     def intercept_(self) -> np.ndarray:
         solved = self._solved()
-        return solved.intercept - solved.coef @ solved.centre  # type: ignore[no-any-return]
+        return solved.intercept - solved.coef @ solved.centre
 
     @property
     def temperature_(self) -> float:
@@ -117,7 +98,8 @@ class IncrementalClassifier(IncrementalStatistics):
 
     @property
     def margins_(self) -> np.ndarray:
-        return self._solved().margins
+        solved = self._solved()
+        return solved.solution.margins.cpu().numpy()[solved.rows]
 
     def typicality(self, X: Any, *, far: Sequence[int] | None = None) -> np.ndarray:
         """Return how typical each row is of the class that `predict` gives it, (n,), from 0 to 1.
@@ -131,16 +113,23 @@ class IncrementalClassifier(IncrementalStatistics):
         """
         with self._lock():
             scores, solved = self._scored(X)
-            chosen = solved.classes[scores.argmax(1)].tolist()
+            found = self.typical(far)
+        if found is None:
+            return np.ones(len(scores))
+        return found(self._rows(self._checked_rows(X)), solved.rows[scores.argmax(1)])
+
+    def typical(self, far: Sequence[int] | None = None) -> Typicality | None:
+        """Return what computes `typicality` from features; None if nothing is known. It is computed on first use."""
+        with self._lock():
+            solved = self._solved()
             columns = None if far is None else tuple(far)
             if columns is not None and (not columns or not set(columns) <= set(range(self.n_features_in_))):
                 raise ValueError(f"far must be indices of features, from 0 to {self.n_features_in_ - 1}; got {far!r}.")
             if self.privacy_ is not None:  # the statistics are of projected rows
                 columns = None
             if columns not in solved.typicality:
-                solved.typicality[columns] = Typicality(self.statistics_, columns)
-            rows = [self.statistics_.index(label) for label in chosen]
-        return solved.typicality[columns](self._rows(self._checked_rows(X)), rows)
+                solved.typicality[columns] = measure(self.statistics_, columns)
+            return solved.typicality[columns]
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.
@@ -224,7 +213,12 @@ class IncrementalClassifier(IncrementalStatistics):
         if header.get("expected"):
             accuracy, (first, second), confusion = header["expected"]
             known = Expected(float(accuracy), (int(first), int(second)), float(confusion))
-        self._keep(Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known))
+        solution = Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known)
+        solved = self._keep(solution)
+        if typical := without(TYPICAL, tensors):
+            arrays = {name: tensor.numpy() for name, tensor in typical.items()}
+            found = Typicality.from_arrays(arrays, len(statistics), statistics.dim)
+            solved.typicality[None if found.far is None else tuple(found.far.tolist())] = found
 
     # ---- internal -----------------------------------------------------------------------------------------------------
 
@@ -266,7 +260,7 @@ class IncrementalClassifier(IncrementalStatistics):
         return repr((self.margin, self.balance, self.shrinkage, self.standardize))
 
     def _keep(self, solution: Solution) -> Classifier:
-        self._solution = Classifier.of(solution, self.statistics_, self.classes_, self._solve_parameters())
+        self._solution = Classifier.of_solution(solution, self.statistics_, self._solve_parameters())
         return self._solution
 
     def _is_new(self) -> Tensor:

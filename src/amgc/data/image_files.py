@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from amgc.data.decode import CorruptImageError, decode, suffixes
+from amgc.lazy import Lazy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = Lazy("torch")
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
 ImageShape: TypeAlias = tuple[int, int, int]  # channels, height, width
+KIND = "extractor"  # of the file of a saved extractor
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 

@@ -21,7 +21,8 @@ from amgc.data.sets.folders import MEAN, STD
 from amgc.features import build, extractors
 from amgc.features.builtin import Shortcut, Stem
 from amgc.features.extractor import Extractor
-from amgc.features.lite import VARIANTS, is_installed
+from amgc.features.lite import is_installed
+from amgc.features.lite_layout import VARIANTS
 from amgc.features.pretrained import import_timm
 from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights

@@ -189,7 +189,7 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
         kept.append("the linear classifier computed from these, and the privacy budget spent on each class")
     elif contents.form is not None:
         kept += ["for each class the number of images and the mean of their features", COVARIANCE[contents.form]]
-        kept.append("the linear classifier computed from these")
+        kept.append("the linear classifier and other numbers, computed from these alone")
         few = [name for name, count in manifest.classes.items() if count <= FEW]
         if few:
             kept.append(
