@@ -240,7 +240,7 @@ def describe_learned(learned: Learned, left_out: Sequence[str], manifest: Manife
     if learned.learned_before:
         many, counts = plural(len(learned.learned_before), noun), "counts" if len(learned.learned_before) == 1 else "count"
         lines.append(
-            f"{many} had probably been learned before, by the same class, and {counts} twice now (`amgc undo` takes that back): "
+            f"{many} had probably been learned before, by the same class, and {counts} twice now (`amgc undo` undoes it): "
             f"{shortened(learned.learned_before)}"
         )
     lines += [f"Left out: {text}" for text in left_out]
