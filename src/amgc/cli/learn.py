@@ -242,9 +242,10 @@ def describe_learned(learned: Learned, left_out: Sequence[str], manifest: Manife
         lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")
     if learned.learned_before:
         many = len(learned.learned_before)
+        now = "counts twice now" if many == 1 else "count twice now"
         lines.append(
-            f"{plural(many, noun)} had probably been learned before, by the same class, and {'counts' if many == 1 else 'count'} "
-            f"twice now (`amgc undo` takes that back): {shortened(learned.learned_before)}"
+            f"{plural(many, noun)} had probably been learned before, by the same class, and {now} "
+            f"(`amgc undo` takes that back): {shortened(learned.learned_before)}"
         )
     lines += [f"Left out: {text}" for text in left_out]
     return lines
