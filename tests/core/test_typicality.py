@@ -26,6 +26,7 @@ def first(samples, classes=range(10)):
     return TRAIN[rows], LABELS[rows]
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("samples", [20, 100])
 def test_few_held_out_digits_are_less_typical_than_five_per_cent(form, samples):
@@ -35,6 +36,7 @@ def test_few_held_out_digits_are_less_typical_than_five_per_cent(form, samples):
     assert abs((found < 0.5).mean() - 0.5) < 0.2
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("samples", [5, 20, 100])
 def test_pure_noise_is_not_typical(form, samples):
@@ -42,6 +44,7 @@ def test_pure_noise_is_not_typical(form, samples):
     assert (AMGCClassifier(covariance=form).fit(*first(samples)).typicality(noise) < 0.05).mean() >= 0.95
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize(("form", "samples"), [*zip(FORMS, (100, 20, 5), strict=True), ("full", 5)])
 def test_digits_of_a_class_never_seen_are_less_typical_than_others(form, samples):
     areas = []
@@ -160,6 +163,7 @@ def test_strangers_do_not_pass_as_samples_of_the_class_that_varies_most():
     assert (classifier.typicality(known, far=range(8)) < 0.05).mean() <= 0.1
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("samples", [20, 100])
 def test_with_far_features_new_classes_are_found_at_least_as_well(form, samples):

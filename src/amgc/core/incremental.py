@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from amgc.core.classifier import Classifier, fill, packed
-from amgc.core.expected import ENOUGH, ExpectedAccuracy, margin
+from amgc.core.expected import ENOUGH, Expected, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
+from amgc.core.linear import Linear
 from amgc.core.parameters import available, read_shrinkage
+from amgc.core.privacy import Sums
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Head
-from amgc.core.typical import Typicality
+from amgc.core.statistics import ClassStatistics
+from amgc.core.typical import TYPICAL, Typicality
 from amgc.core.typicality import measure
+from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+@dataclass
+class Classifier(Linear):
+    """A solved classifier. `solution` has the classes in order of arrival.
+
+    parameters : describes the parameters of the solve. typicality : computed on first use, by the features `far`.
+    """
+
+    solution: Solution
+    parameters: str
+    typicality: dict[tuple[int, ...] | None, Typicality | None] = field(default_factory=dict)
+
+    @classmethod
+    def of_solution(cls, solution: Solution, statistics: ClassStatistics, parameters: str) -> Classifier:
+        """Return the classifier of a solution of the statistics."""
+        parts = solution.head.weight, solution.head.bias, statistics.mean
+        weight, bias, mean = (part.cpu().numpy() for part in parts)
+        more = {"solution": solution, "parameters": parameters}
+        return cls.of(weight, bias, mean, solution.temperature, statistics.classes, **more)
 
 
 class IncrementalClassifier(IncrementalStatistics):
@@ -134,8 +158,23 @@ class IncrementalClassifier(IncrementalStatistics):
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the contents of a file: a JSON header and named tensors."""
-        self._check_fitted()
-        return packed(self)
+        solved, statistics, privacy = self._solved(), self.statistics_, self.privacy_
+        head = solved.solution.head
+        header = {
+            "parameters": self.parameters() | {"device": str(self.device), "centre": privacy and privacy.centre},
+            "statistics": statistics.header(),
+            "latest": [self._latest[label] for label in statistics.classes],
+            "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
+            "temperature": solved.temperature,
+            "expected": solved.solution.expected,
+            "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
+        }
+        tensors = prefixed("statistics.", statistics.tensors())
+        if privacy is not None:
+            private, sums = self.sums_.packed(privacy)
+            header["private"] = private | {"features": self.n_features_in_}
+            tensors |= prefixed("sums.", sums)
+        return header, tensors | {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved.solution.margins}
 
     @classmethod
     def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> Self:
@@ -145,8 +184,41 @@ class IncrementalClassifier(IncrementalStatistics):
         if isinstance(parameters["shrinkage"], list):
             parameters["shrinkage"] = tuple(parameters["shrinkage"])
         result = cls(**parameters)
-        fill(result, header, tensors)
+        result._fill(header, tensors)
         return result
+
+    def _fill(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Fill a new classifier with the contents of a file."""
+        self.statistics_ = ClassStatistics.from_file(header["statistics"], without("statistics.", tensors), self.device)
+        statistics = self.statistics_
+        self.n_features_in_ = statistics.dim
+        self.privacy_ = self.privacy
+        if self.privacy_ is not None:
+            self.sums_ = Sums.from_packed(header["private"], without("sums.", tensors))
+            if (self.sums_.classes, self.sums_.dim) != (statistics.classes, statistics.dim):
+                raise ValueError("the noisy sums are of other classes than the statistics")
+            self.n_features_in_ = int(header["private"]["features"])
+        if header["features"]:
+            self.feature_names_in_ = np.array(header["features"], dtype=object)
+            if len(self.feature_names_in_) != self.n_features_in_:
+                raise ValueError("not every feature has a name")
+        self._latest = dict(zip(statistics.classes, header["latest"], strict=True))
+        self._changed()
+        if "certificate" not in header and "head.weight" not in tensors:  # a class was removed from the file
+            return  # the classifier is solved when it is needed
+        weight, bias, margins = (tensors[f"head.{name}"].to(self.device) for name in ("weight", "bias", "margins"))
+        if weight.shape != statistics.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
+            raise ValueError(f"the weights have shape {tuple(weight.shape)}")
+        known = None
+        if header.get("expected"):
+            accuracy, (first, second), confusion = header["expected"]
+            known = Expected(float(accuracy), (int(first), int(second)), float(confusion))
+        solution = Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known)
+        solved = self._keep(solution)
+        if typical := without(TYPICAL, tensors):
+            arrays = {name: tensor.numpy() for name, tensor in typical.items()}
+            found = Typicality.from_arrays(arrays, len(statistics), statistics.dim)
+            solved.typicality[None if found.far is None else tuple(found.far.tolist())] = found
 
     # ---- internal -----------------------------------------------------------------------------------------------------
 

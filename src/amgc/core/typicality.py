@@ -104,8 +104,8 @@ def measure(statistics: ClassStatistics, far: Sequence[int] | None = None) -> Ty
         # The more directions a covariance has for its degrees of freedom, the less is known of each.
         ridge = (1 + part.dim / part.freedom) * variance_level(part, "auto")
         apart = Distance(part, ridge, torch.ones(len(part)), FAR_REAL)
-        # One expected distance for all classes: the question is not of which class a sample is, and what few samples say of
-        # a class's own size lets strangers pass as samples of the class that seems largest.
+        # One expected distance for all classes: the question is not of which class a sample is, and with few
+        # samples, samples of another kind would pass as samples of the class that seems largest.
         apart.spread = math.hypot(apart.spread, float(apart.expected.std(correction=0)))
         apart.expected = apart.expected.mean() + apart.nearer() - FAR_REAL**2 / 2
     if statistics.dim > WIDE:

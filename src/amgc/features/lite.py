@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, pad, relu6
 
 from amgc.features.builtin import LiteOptions
-from amgc.features.extractor import Extractor
+from amgc.features.extractor import Extractor, in_threads
 from amgc.features.lite_layout import LATE_MEANS, STEM, TINY, TOP, VARIANTS, BlockShape, Layout, same
 from amgc.features.registry import ImageShape
-from amgc.features.threads import in_threads
 from amgc.files import FileFormatError
 
 EPSILON = 1e-3  # of the batch norms

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from amgc import registry
-from amgc.options import option
+from amgc.options import Checked, option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -21,7 +21,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """Options of every extractor."""
 
     weights: str | None = option(

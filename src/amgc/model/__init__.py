@@ -25,7 +25,7 @@ __getattr__ = lazy_names(
         "changes": ("Learned",),
         "folder": ("ModelBusyError", "ModelError"),
         "info": ("Info",),
-        "inputs": ("ImageError", "PictureError"),
+        "inputs": ("ImageError",),
         "model": ("Model",),
         "predict": ("Evaluation",),
     },

@@ -1,7 +1,7 @@
-"""What a model learns from and classifies: images of any kind, or feature vectors.
+"""The inputs of a model: images in any form, or feature vectors.
 
-`amgc.data.decode` decodes images. A `Frame` converts them to the pixels that a model's extractor needs. `Vectors` stands in for
-the extractor if amgc does not compute the features: the user has vectors, or a function that computes them from images.
+`amgc.data.decode` decodes images. A `Frame` converts them to the pixels that a model's extractor needs. `Vectors` replaces the
+extractor if amgc does not compute the features: the user provides vectors, or a function that computes them from images.
 Importing this module does not import torch.
 """
 
@@ -46,9 +46,6 @@ class ImageError(CorruptImageError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
         self.args = (f"{path} cannot be used: {reason}.",)
-
-
-PictureError = ImageError  # the earlier name
 
 
 def none_usable(errors: Sequence[ImageError]) -> ImageError | ModelError:
@@ -236,7 +233,8 @@ class Vectors:
                 array = np.stack(found) if self.name == VECTORS else compute(self.function, found)
             if array.shape[1] != self.dim:
                 raise ModelError(
-                    f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}: it is another one."
+                    f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}; use the function that it "
+                    "was created with."
                 )
             yield rows, torch.tensor(array), errors  # in torch's memory: see tensor_files._copies
 

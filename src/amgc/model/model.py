@@ -218,9 +218,9 @@ class Model:
         return self
 
     def undo(self) -> Model:
-        """Take back the last change (learn, rename, join or merge): the state before it is restored to the bit.
+        """Undo the last change (learn, rename, join or merge). The earlier state is restored exactly.
 
-        The folder stores one earlier state, so two changes in a row cannot be taken back.
+        The folder stores one earlier state, so only one change can be undone.
         """
         with self.locked():
             self._folder.undo()
@@ -329,7 +329,7 @@ class Model:
         return describe(self.path, self._state.manifest, self._state.contents)
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
-        """Return the accuracy to expect for new images; None if there are too few to say, or no class statistics."""
+        """Return the expected accuracy for new images; None if there are too few to estimate it, or no class statistics."""
         classifier = self._state.classifier
         return classifier.expected_accuracy() if isinstance(classifier, IncrementalClassifier) else None
 

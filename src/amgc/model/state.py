@@ -1,4 +1,4 @@
-"""The state of a model in memory: how it begins, gets its extractor, and is read from and written to the model's folder."""
+"""The state of a model in memory: create it, give it an extractor, read it from the model's folder and write it there."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class State:
 
     extractor : None until the first images have been learned, if it is fitted on them.
     classifier : None while there are no classes.
-    function : the user's, which computes the features; it is not stored.
+    function : the user's function that computes the features; it is not stored.
     """
 
     manifest: Manifest
@@ -307,7 +307,7 @@ def _read_classes(state: State, path: Path) -> State:
         if state.extractor is not None and dim != state.extractor.dim:
             raise ValueError(f"it has {dim} features, the extractor {state.extractor.dim}")
         if state.manifest.private != (isinstance(classifier, IncrementalClassifier) and classifier.privacy_ is not None):
-            raise ValueError("it has a privacy budget and the manifest has none, or the other way round")
+            raise ValueError("it has a privacy budget and the manifest has none, or vice versa")
         if found.class_counts != state.manifest.classes:
             raise ValueError("its classes are not those of the manifest")
         return found
