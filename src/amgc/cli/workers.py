@@ -16,7 +16,7 @@ from amgc.text import byte_size, duration, plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from amgc.distributed import Executor, Progress
+    from amgc.distributed import Executor, ShardProgress
     from amgc.model import Learned, Model
     from amgc.model.state import State
 
@@ -95,7 +95,7 @@ def shown(screen: Console, quiet: bool) -> Iterator[Any]:
     start, last, before = time.monotonic(), time.monotonic(), -1.0
     with bar(screen, "shards", quiet) as advance:
 
-        def show(now: Progress) -> None:
+        def show(now: ShardProgress) -> None:
             nonlocal last, before
             before = now.share if before < 0 else before  # of an earlier call
             advance(now.done, now.total)

@@ -38,7 +38,7 @@ ACTIVATIONS = 40  # times the pixels of a batch, in float32: what a network hold
 
 
 @dataclass(frozen=True)
-class Progress:
+class ShardProgress:
     """Progress of a lesson: finished shards, all shards, images so far, and the share of the work that is done."""
 
     done: int
@@ -52,7 +52,7 @@ def learn_shards(
     shards: Sequence[Shard],
     executor: Executor = here,
     *,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[ShardProgress], None] = lambda _: None,
     on_bad_shard: OnBadShard = "error",
     chosen: Mapping[str, Any] | None = None,
 ) -> Learned:
@@ -109,7 +109,7 @@ def merge_shards(
     shards: Sequence[Shard],
     finished: Finished,
     executor: Executor,
-    progress: Callable[[Progress], None],
+    progress: Callable[[ShardProgress], None],
     on_bad_shard: OnBadShard,
 ) -> Merged:
     """Return the statistics of all shards. Those that an earlier call finished are not computed again."""
@@ -140,7 +140,7 @@ def merge_shards(
                 merged.add(part)
             merged.done += 1
             finished.tidy(merged)
-        progress(Progress(done(), len(shards), merged.images, share / max(total, 1)))
+        progress(ShardProgress(done(), len(shards), merged.images, share / max(total, 1)))
 
     advance()
     waiting = [(number, shards[number]) for number in range(merged.done, len(shards)) if number not in ready]
