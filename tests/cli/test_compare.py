@@ -96,7 +96,7 @@ def test_all_is_every_method_and_data_can_be_presets():
         (["--jobs", "-1"], "negative"),
         (["--on", "slurm", "--devices", "2"], "a job is one process"),
         (["--data", "digitz"], "did you mean 'digits'"),
-        (["--data", "digits", "digits"], "Two columns"),
+        (["--data", "digits", "digits"], "two columns"),
         (["--data", "digits", "--later.epoch", "3"], "later.epoch"),
     ],
 )
