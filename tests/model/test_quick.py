@@ -164,7 +164,7 @@ def test_a_file_that_does_not_fit_is_refused_by_both(fault, model, files, tmp_pa
     elif fault == "far":
         arrays[f"{prefix}far"] = arrays[f"{prefix}far"] + 10_000
     elif fault == "nan":
-        arrays[f"{prefix}keep"][0] = np.nan
+        arrays[f"{prefix}cosines"][0, 3] = np.nan
     elif fault == "classes":
         header["classifier"]["statistics"]["classes"][0] = "other"
     else:
