@@ -24,7 +24,6 @@ from amgc.core.inputs import Label, group_by_label
 COUNT, CENTRE, SECOND, LEAST = 0.02, 0.002, 0.08, 0.004
 ROUNDS = 4
 ENOUGH = 0.4  # samples, times √loss, over m^1.5, from which the sums of x xᵀ are worth the most
-SIGNAL, STRONGEST = 2.0, 0.4  # variance of class means over that of samples: so many times a standard deviation, and at most
 BITS = 24  # sums and noise are multiples of about 2^-24 of the noise's standard deviation
 
 RandomBytes = Callable[[int], bytes]
@@ -81,7 +80,7 @@ def release(
     second, scale = first.value, math.sqrt(first.noise / 2) * torch.eye(len(centre), dtype=torch.float64)
     for _ in range(ROUNDS - 1):
         rough = spectrum(second, scale, samples)
-        # Directions beyond the noise get variance 1, and the noise gets it where it is larger.
+        # Directions stronger than the noise get variance 1. In the others, the noise gets it.
         deviation = torch.maximum(rough.values, largest_noise(rough.vectors, scale, samples)).sqrt()
         size = math.sqrt(float((rough.values / deviation.square()).sum()))  # about the norm of a row
         again = noisy_squares(rows @ (rough.vectors / (deviation * size)), loss * share, random_bytes)
@@ -89,9 +88,9 @@ def release(
 
     better = spectrum(second, scale, samples)
     rest = loss * (1 - COUNT - CENTRE - ROUNDS * share)
-    weights = sum_weights(better.values, len(classes) ** 2 / (samples**2 * rest))
-    scaled = better.vectors * (weights / better.values).sqrt()
-    back = (better.vectors * (better.values / weights).sqrt()).T
+    size = math.sqrt(float(better.values.sqrt().sum()))
+    scaled = better.vectors * (better.values**-0.25 / size)  # to standard deviations of √deviation
+    back = (better.vectors * (better.values**0.25 * size)).T
     totals = noisy_sums(rows @ scaled, place, len(classes), rest, random_bytes)
     return Lesson(
         classes,
@@ -112,21 +111,6 @@ def second_share(samples: float, loss: float, dim: int) -> float:
     """
     enough: float = samples * math.sqrt(loss) / (ENOUGH * float(dim) ** 1.5)
     return min(max(SECOND * enough**2, LEAST), SECOND)
-
-
-def sum_weights(variances: Tensor, noise: float) -> Tensor:
-    """Return w² (m,), the weights of directions in the sums of classes, for rows of variance 1 in each. They add up to 1.
-
-    noise : variance of the noise in the mean of a class, for rows of norm 1; with weights it is ν = noise / w² in a direction.
-    Of the variance s of the class means, s² / (s + ν) is left. The sum of that is largest for w² = level - noise / s, or 0 where
-    this is negative. The s are not known yet: SIGNAL times the standard deviation is about right.
-    """
-    needed = noise / (SIGNAL * variances.sqrt()).clamp_max(STRONGEST)
-    rising = needed.sort().values
-    levels = (1 + rising.cumsum(0)) / torch.arange(1, len(rising) + 1)
-    level = levels[(levels > rising).nonzero()[-1]]
-    weights = (level - needed).clamp_min(1e-3 / len(needed))
-    return weights / weights.sum()
 
 
 def _joined(

@@ -187,4 +187,3 @@ def _cut(found: Prediction, top: int, reject: float | None) -> Prediction:
     """Return a prediction as a request wants it."""
     rejected = reject is not None and found.fit is not None and found.fit < reject
     return Prediction(found.labels[:top], found.probabilities[:top], found.fit, rejected, found.source)
-
