@@ -27,7 +27,7 @@ from amgc.core.statistics import ClassStatistics
 from amgc.text import listing
 
 NEIGHBOURS = 15  # on each side: signals of directions are averaged over those of similar variance
-LEAST = 0.02  # variance that is left in any direction, as a share of the total variance
+LEAST = 0.2  # of the total variance in a direction that is left within classes; less than that may be due to noise
 MATRICES = ("second", "total_noise", "second_noise")  # of `Sums`
 ROUNDING = 1e-9  # relative, of losses that add up to the budget
 
