@@ -26,7 +26,7 @@ from amgc.cli.main import main
 from amgc.cli.progress import Quiet
 from amgc.methods import registry
 from amgc.methods.registry import methods
-from amgc.report import find_runs
+from amgc.runs import find_runs
 from amgc.runs.folder import RunFolder
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1", "--later.epochs", "2"]
@@ -91,12 +91,12 @@ def test_all_is_every_method_and_data_can_be_presets():
         (["--tasks", "0"], "positive"),
         (["--tasks", "2", "--increment", "2", "--first-classes", "2"], "--first-classes both define"),
         (["--data", "digits", "amgc"], "methods come first: amgc compare amgc --data"),
-        (["--method", "amgc"], "Methods come first"),
+        (["--method", "amgc"], "methods come first"),
         (["--address", "auto"], "--on ray"),
         (["--jobs", "-1"], "negative"),
         (["--on", "slurm", "--devices", "2"], "a job is one process"),
         (["--data", "digitz"], "did you mean 'digits'"),
-        (["--data", "digits", "digits"], "Two columns"),
+        (["--data", "digits", "digits"], "two columns"),
         (["--data", "digits", "--later.epoch", "3"], "later.epoch"),
     ],
 )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from cli.test_own_images import folder
 
 import amgc
 from amgc.cli.main import main
-from amgc.distributed import engines
+from amgc.distributed import executors
 from amgc.model import Model
 
 QUICK = ["--filters", "6"]
@@ -40,7 +38,7 @@ def test_a_folder_is_learned_in_shards(capsys):
 def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, capsys):
     folder("photos", "cat", "dog")
     command = ["learn", "model", "photos", *QUICK, "--jobs", "1", "--shard-files", "7", "--quiet"]
-    whole, computed = engines.here, []
+    whole, computed = executors.here, []
 
     def stopping(job, shards):
         for number, part in whole(job, shards):
@@ -49,7 +47,7 @@ def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, ca
             if len(computed) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(engines, "here", stopping)
+    monkeypatch.setattr(executors, "here", stopping)
     assert main(command) == 130
     assert not Model.open("model").classes and Path("model/.shards").is_dir()
     assert main(command) == 0
@@ -60,7 +58,7 @@ def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, ca
 
 def test_a_first_lesson_that_fails_at_once_leaves_no_model(monkeypatch):
     folder("photos", "cat", "dog")
-    monkeypatch.setattr(engines, "here", lambda job, shards: iter([(0, "it cannot be read.")]))
+    monkeypatch.setattr(executors, "here", lambda job, shards: iter([(0, "it cannot be read.")]))
     assert main(["learn", "model", "photos", *QUICK, "--jobs", "1", "--quiet"]) == 2
     assert not Path("model").exists()
 
@@ -99,24 +97,16 @@ def test_the_error_without_ray_says_what_to_install(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_ray_gives_the_same_bits_and_a_killed_driver_goes_on(monkeypatch):
-    """Ray Data with two actors. The driver gets kill -9 after its first shard."""
+def test_ray_gives_the_same_bits(monkeypatch):
+    """Ray Data with two actors. tests/distributed kills the driver, which does not depend on where the workers are."""
     pytest.importorskip("ray.data", reason="needs Ray Data: pip install 'amgc[ray]'")
-    folder("photos", "cat", "dog", count=20)
+    folder("photos", "cat", "dog")
     monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    common = ["learn", "MODEL", "photos", *QUICK, "--shard-files", "4", "--quiet"]
-    command = [sys.executable, "-m", "amgc", *common, "--on", "ray", "--jobs", "2"]
-    command[command.index("MODEL")] = "model"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 600
-        while not any(Path("model/.shards").glob("*.safetensors")):
-            assert time.monotonic() < deadline and process.poll() is None, process.communicate(timeout=60)
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    kept = len(list(Path("model/.shards").glob("*.safetensors")))
+    flags = ["photos", *QUICK, "--shard-files", "7", "--quiet"]
+    command = [sys.executable, "-m", "amgc", "learn", "model", *flags, "--on", "ray", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0 and kept >= 1, done.stderr
-    assert main([word if word != "MODEL" else "other" for word in common] + ["--jobs", "1"]) == 0
-    assert Model.open("model").classes == {"cat": 20, "dog": 20}
+    assert done.returncode == 0, done.stderr
+    assert main(["learn", "other", *flags, "--jobs", "1"]) == 0
+    assert Model.open("model").classes == {"cat": 12, "dog": 12}
     assert bits("model") == bits("other")

@@ -70,6 +70,7 @@ def test_the_page_says_when_there_are_too_few_pictures_to_tell_what_is_typical(t
         assert "less typical" in tab.ask(drawn["desert"][0])
 
 
+@pytest.mark.slow
 def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, tmp_path):
     with server(model, home=tmp_path) as served:
         assert "has no classes yet" in served.said
@@ -108,6 +109,7 @@ def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, t
         tab.click("#undo")
         tab.until("document.getElementById('teach-said').innerText === 'Undone: learning “desert”.'")
         assert Model.open(model).classes["desert"] == 11
+        assert tab.evaluate("document.querySelector('#answers > li:nth-child(2) details > .said').innerText") == ""
 
         tab.click(tab.card("meadow", ".forget"))
         assert tab.text("confirm-title") == "Forget “meadow”?"

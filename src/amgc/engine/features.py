@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from amgc.engine.session import Session
 
 BATCH = 256  # images per forward pass without training
-# Bytes of features that are kept in memory. If a task's training features need more, they are computed anew in each pass over
-# them; if the test features need more, they are computed anew after every task.
+# Bytes of features that are kept in memory. If a task's training features need more, they are computed again in each pass over
+# them; if the test features need more, they are computed again after every task.
 TRAINING_ROOM, TEST_ROOM = 1_000_000_000, 4_000_000_000
 
 
@@ -80,6 +80,13 @@ class FeatureSource:
             self._test[index] = version, self.extract_all(images), images.labels
         _, kept, labels = self._test[index]
         yield from zip(torch.split(kept, 4096), torch.split(labels, 4096), strict=True)
+
+    def kept_bytes(self, tasks: range) -> int:
+        """Return the bytes of features that are kept: of all test images, and of the training images of the largest task."""
+        tests = sum(self.stream.counts(index)[1] for index in range(len(self.stream))) * self.keeps_tests
+        frozen = [task for task in map(self.session.task, tasks) if not self.method.trains_network(self.method.phase(task))]
+        training = max((self.image_count(task.index) for task in frozen if not self.streams(task)), default=0)
+        return 4 * self.method.network.dim * (tests + training)
 
     # ---- any images --------------------------------------------------------------------------------------------------
 

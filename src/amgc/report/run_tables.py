@@ -23,7 +23,7 @@ RANKED = 5  # number of best and of worst classes that are listed
 def accuracy_table(runs: Sequence[RunRecord], width: int = WIDTH) -> Table:
     """Return a table with a row per run, in percent, with columns for as many tasks as fit into `width`."""
     if not runs:
-        raise ValueError("There is no run to show.")
+        raise ValueError("there is no run to show.")
     count = max(len(run.sizes) for run in runs)
     names = labels(runs)
     for shown in range(MAX_TASKS, 1, -1):
@@ -122,7 +122,7 @@ def run_state(run: RunRecord) -> str:
 
 
 def run_facts(run: RunRecord) -> list[tuple[str, str]]:
-    """Return names and values of everything that describes a run beside its accuracies: settings, time, memory, versions."""
+    """Return names and values of everything that describes a run, except its accuracies: settings, time, memory, versions."""
     facts = [("folder", str(run.path)), ("state", run_state(run)), ("tasks", describe_sizes(run.sizes))]
     for key, value in flat(run.config).items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,9 @@
 """Answer concurrent requests together: their images go through the extractor in one batch.
 
-Threads decode images, one of each request at a time and in turn, and have threads of their own for large ones. So a small
-request waits for no more than one image of each other request, and for no large one. One thread encodes and classifies what is
-decoded: it takes what has arrived while it worked on the batch before, and waits for a few milliseconds if that is little. A
-request of many images is encoded in parts, in turn with others.
+Threads decode images: one image of each request at a time, in turn. Large images have threads of their own. So a small request
+waits for at most one image of each other request, and not for large images. One thread encodes and classifies the decoded
+images: it takes those that arrived while it worked on the previous batch, and waits a few milliseconds if there are few. A
+request with many images is encoded in parts, in turn with others.
 """
 
 from __future__ import annotations
@@ -184,6 +184,6 @@ class Batcher:
 
 
 def _cut(found: Prediction, top: int, reject: float | None) -> Prediction:
-    """Return a prediction as a request wants it."""
+    """Return a prediction with the options of a request."""
     rejected = reject is not None and found.fit is not None and found.fit < reject
     return Prediction(found.labels[:top], found.probabilities[:top], found.fit, rejected, found.source)

@@ -1,4 +1,4 @@
-"""Connections to the server: how many, and how long a client may take to send the header of a request."""
+"""Limits of connections: their number, and the time that a client may take to send the header of a request."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ class Connection(H11Protocol):
         if crowd:
             waiting = [one for one in crowd if one.stage < 2 and one is not self]
             closed = min(waiting, key=lambda one: (one.stage, one.number), default=self)
-            self.connections.discard(closed)  # at once: others may come before it is closed
+            self.connections.discard(closed)  # now, because others may connect before it is closed
             closed.transport.abort()

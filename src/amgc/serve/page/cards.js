@@ -384,7 +384,7 @@ async function learn(card, files, views, lesson) {
   const skipped = unused.length ? ` ${count(unused.length, "picture")} could not be used: ${listed(unused)}.` : "";
   if (!pictures) return say(card.said, skipped.trim(), true);
   const again = copies ? ` ${count(copies, "copy was", "copies were")} left out.` : "";
-  const twice = before ? ` ${count(before, "picture was", "pictures were")} probably taught before and count twice now; Undo takes that back.` : "";
+  const twice = before ? ` ${count(before, "picture was", "pictures were")} probably taught before and ${before === 1 ? "counts" : "count"} twice now; Undo takes that back.` : "";
   say(card.said, `Learned from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s.${again}${twice}${skipped}`);
 }
 
@@ -413,7 +413,7 @@ async function undo() {
       if (item.lesson === lastLesson && done.undone.startsWith("learning")) item.remove();
     }
     lastLesson = "";
-    for (const card of cards) say(card.said, ""); // what they say may not be true any more
+    for (const said of document.querySelectorAll(".card > .said, #ask details > .said")) say(said, ""); // it may not be true any more
     await look();
     if (isName && lastName.views) cards.find((card) => card.label === lastName.from)?.adopt(lastName.views);
     lastName = null;
