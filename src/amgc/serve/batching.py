@@ -162,7 +162,7 @@ class Batcher:
         self.metrics.add("batches")
         self.metrics.add("images", len(features))
         complete: list[Request] = []
-        for (request, _), own in zip(batch, features.split([len(pixels) for _, pixels in batch]), strict=True):
+        for (request, _), own in zip(batch, torch.split(features, [len(pixels) for _, pixels in batch]), strict=True):
             request.features.append(own)
             if request.pixels:
                 self._queue.put(request)
