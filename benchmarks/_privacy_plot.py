@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from _kept import Kept
 
 from amgc.report.style import COLOURS
 
-PANELS = ("CIFAR-100, ResNet-18", "flowers, lite0", "leaves, lite0")
-PLACES = ("ε = 0.5", "ε = 1", "ε = 2", "ε = 4", "ε = 8", "no noise")
+PANELS = {"CIFAR-100, ResNet-18": "accuracy", "flowers, lite0": "flowers", "leaves, lite0": "leaves"}  # and the files' names
+PLACES = ("ε = 0.5", "ε = 1", "ε = 2", "ε = 8", "no noise")
 LEFT, PANEL, GAP, TOP, HEIGHT = 40, 210, 56, 50, 220  # pixels
 
 
-def privacy_plot(kept: Kept) -> str:
+def privacy_plot(kept: Callable[[str], Kept]) -> str:
     """Return accuracy over ε, one panel for each set and one line for each number of samples a class."""
     parts = []
-    for panel, name in enumerate(PANELS):
+    for panel, (name, file) in enumerate(PANELS.items()):
         left, step = LEFT + panel * (PANEL + GAP), PANEL / len(PLACES)
-        rows = {row.pop("samples a class"): row for row in kept.table(f"accuracy, {name}")}
+        rows = {row.pop("samples a class"): row for row in kept(f"privacy_{file}").table(f"accuracy, {name}")}
         parts.append(f'<text x="{left}" y="18" font-size="14" font-weight="bold" fill="#222">{name}</text>')
         for level in range(0, 101, 20):
             y = _height(level)

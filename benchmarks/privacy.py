@@ -1,29 +1,35 @@
 """Differential privacy: accuracy against ε, and what attacks find out with and without it.
 
-    python benchmarks/privacy.py                    # about ten minutes; features and photos are development data
+    python benchmarks/privacy.py                    # about fifteen minutes; features and photos are development data
     python benchmarks/privacy.py --photos FOLDER    # FOLDER/flowers/train/CLASS/*.jpg, FOLDER/flowers/test, FOLDER/leaves, …
-    python benchmarks/privacy.py --only attacks
+    python benchmarks/privacy.py --only attacks     # one part, two or three minutes
     python benchmarks/privacy.py --quick            # digits only, to check that it runs
 
-accuracy: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5, one lesson for all
-classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the rows of private classifiers,
-which are projected and scaled.
+accuracy, flowers, leaves: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5, one
+lesson for all classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the rows of private
+classifiers, which are scaled. "no centre" is without the mean of generated images that private models subtract.
+floor: the same with 500 samples a class if less were secret: "exact covariance" has noise on counts and sums of classes only,
+"and known directions" also projects the samples to the 99 directions in which the exact class means differ.
 attacks: membership AUC: samples that were learned against others of the same class, for whoever has the model and as many other
 samples of each class, by the better of two scores: the Mahalanobis distance to the class mean, and the product with the
 difference of the class mean from that of the other samples; "means alone" has the second only, which needs no covariance of the
-model. 0.5 is a guess; "bound" is the largest AUC of any attack.
+model. 0.5 is a guess; "bound" is the largest AUC of any attack. forms: the same for photos of flowers, and the accuracy, with
+each form of the stored covariance; "answers alone" has only what the model answers: the probability of the class, and the fit.
 Features: the correlation of a sample's features, less the class mean, with those computed from two versions of a model, before
 and after learning this sample alone. Images: the pixel correlation of 16 × 16 digits with those rebuilt from these features by
 gradient descent through the extractor, patches that were fitted on other digits; "mean of the class" is what anyone would guess
 who knows the class. Private models have a budget of two lessons.
 rounding: the features from two versions again, without noise, if a model stored rounded statistics: each number to half of its
 standard error, which is less than samples leave uncertain. They follow from the means, and from the covariances up to sign.
-shares: how much of the budget goes to counts, the common mean, and at most to each sum of x xᵀ, on held-out training samples.
+shares: settings of the mechanism (`amgc.core.release`), one changed at a time, on held-out training samples.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +50,10 @@ from amgc.model.inputs import images_from
 Array = np.ndarray
 Split = tuple[Array, Array, Array, Array]  # training features and labels, and those for testing
 Centre = list[float] | None
-EPSILONS = (8.0, 4.0, 2.0, 1.0, 0.5)
+EPSILONS = (8.0, 2.0, 1.0, 0.5)
 MEANS = "no noise, means alone"
-NO_NOISE, SAME_ROWS = "no noise", "no noise, same rows"
-PARTS = ("accuracy", "attacks", "shares", "rounding")
+NO_NOISE, SAME_ROWS, NO_CENTRE = "no noise", "no noise, same rows", "ε = 8, no centre"
+PARTS = ("accuracy", "floor", *SETS, "attacks", "forms", "shares", "rounding")
 
 
 def digits() -> Split:
@@ -95,7 +101,7 @@ def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int
     print(f"\naccuracy, {name}")
     shown = ["all" if count is None else str(count) for count in counts]
     print(f"  {'samples a class':22s}" + "".join(f"{count:>14s}" for count in shown), flush=True)
-    for way in (NO_NOISE, SAME_ROWS, *EPSILONS):
+    for way in (NO_NOISE, *([SAME_ROWS] if centre is None else [NO_CENTRE]), *EPSILONS):
         cells = []
         for count in counts:
             found = []
@@ -105,12 +111,57 @@ def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int
                     made = AMGCClassifier(covariance="shared").fit(X[rows], y[rows])
                 elif way == SAME_ROWS:
                     made = without_noise(X[rows], y[rows], centre)
+                elif way == NO_CENTRE:
+                    made = AMGCClassifier(epsilon=8.0).fit(X[rows], y[rows])
                 else:
                     made = AMGCClassifier(epsilon=way, centre=centre).fit(X[rows], y[rows])
                 found.append(100 * made.score(test, truth))
             cells.append(f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}")
         print(
             f"  {way if isinstance(way, str) else f'ε = {way:g}':22s}" + "".join(f"{cell:>14s}" for cell in cells), flush=True
+        )
+
+
+@contextmanager
+def exact_squares() -> Iterator[None]:
+    """Release the covariance without noise, and at no cost."""
+    before = core.noisy_squares, core.SECOND, core.LEAST
+    core.noisy_squares, core.SECOND, core.LEAST = lambda rows, _, random: before[0](rows, 1e12, random), 1e-9, 1e-9
+    try:
+        yield
+    finally:
+        core.noisy_squares, core.SECOND, core.LEAST = before
+
+
+def discriminants(X: Array, y: Array) -> Array:
+    """Return the directions (d, K - 1) in which class means differ, scaled to a total variance of 1."""
+    rows = X - X.mean(0)
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    white = vectors / np.sqrt(np.maximum(values, values[-1] * 1e-9))
+    means = np.stack([rows[y == label].mean(0) for label in np.unique(y)]) @ white
+    return white @ np.linalg.svd(means, full_matrices=False)[2][:-1].T
+
+
+def floor(name: str, split: Split, draws: int) -> None:
+    X, y, test, truth = (part.astype(np.float64) if part.ndim == 2 else part for part in split)
+    known = discriminants(X, y)
+    print(f"\nfloor, {name}, all samples")
+    print(f"  {'':44s}" + "".join(f"{f'ε = {epsilon:g}':>14s}" for epsilon in (8.0, 1.0)), flush=True)
+
+    def fitted(epsilon: float, way: int) -> float:
+        if way == 0:
+            return float(AMGCClassifier(epsilon=epsilon).fit(X, y).score(test, truth))
+        with exact_squares():
+            if way == 1:
+                return float(AMGCClassifier(epsilon=epsilon).fit(X, y).score(test, truth))
+            centre, clip = (X @ known).mean(0), math.sqrt(known.shape[1])
+            made = AMGCClassifier(epsilon=epsilon, centre=centre, clip=clip).fit(X @ known, y)
+            return float(made.score(test @ known, truth))
+
+    for way, shown in enumerate(("as released", "exact covariance", "exact covariance and known directions")):
+        cells = [[100 * fitted(epsilon, way) for _ in range(draws)] for epsilon in (8.0, 1.0)]
+        print(
+            f"  {shown:44s}" + "".join(f"{f'{np.mean(one):.1f} ± {np.std(one, ddof=1):.1f}':>14s}" for one in cells), flush=True
         )
 
 
@@ -151,6 +202,13 @@ def _dense(statistics: ClassStatistics, row: int) -> Array:
     return (kept if statistics.form == "full" else kept.dense())[row].double().numpy()
 
 
+def grouped(y: Array, count: int) -> tuple[Array, Array, Array]:
+    """Return rows of members, of others and of what is known: `count` of each class in each."""
+    order = np.random.default_rng(0).permutation(len(y))
+    own = [order[y[order] == label] for label in np.unique(y)]
+    return tuple(np.concatenate([rows[part * count : (part + 1) * count] for rows in own]) for part in range(3))  # type: ignore
+
+
 def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) -> None:
     X, y, *_ = split
     X, y = X[y < classes], y[y < classes]
@@ -163,18 +221,41 @@ def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) 
     for way, parameters in ways.items():
         cells = []
         for count in counts:
-            order = np.random.default_rng(0).permutation(len(y))
-            parts: list[list[Array]] = [[], [], []]
-            for label in range(classes):
-                own = order[y[order] == label]
-                for place, part in enumerate(parts):
-                    part.append(own[place * count : (place + 1) * count])
-            members, others, known = (np.concatenate(part) for part in parts)
+            members, others, known = grouped(y, count)
             made = AMGCClassifier(**parameters).fit(X[members], y[members])
             found = membership(made, (X[members], y[members], X[others], y[others]), (X[known], y[known]))
             cells.append(found[1] if way == MEANS else max(found))
         limit = f"{largest_area(gaussian_loss(parameters['epsilon'], 1e-5)):.2f}" if "epsilon" in parameters else "-"
         print(f"  {way:22s}" + "".join(f"{cell:>10.2f}" for cell in cells) + f"{limit:>10s}", flush=True)
+
+
+def answers(made: AMGCClassifier, inside: Split, far: range | None) -> float:
+    """Return the AUC of the better of two answers: the probability of the class, and how well a sample fits."""
+    X, y, outside, out_y = inside
+    rows, labels = np.concatenate([X, outside]), np.concatenate([y, out_y])
+    truth = np.repeat([1, 0], [len(y), len(out_y)])
+    sure = made.predict_proba(rows)[np.arange(len(rows)), np.searchsorted(made.classes_, labels)]
+    areas = [[roc_auc_score(truth[labels == label], score[labels == label]) for label in np.unique(y)]
+             for score in (sure, made.typicality(rows, far=far))]  # fmt: skip
+    return float(np.max(np.mean(areas, axis=1)))
+
+
+def forms(name: str, split: Split, counts: tuple[int, ...], far: range | None) -> None:
+    X, y, test, truth = split
+    print(f"\nforms, {name}: membership AUC, and accuracy")
+    columns = [f"{count}, {what}" for what in ("AUC", "answers alone", "accuracy") for count in counts]
+    print(f"  {'samples a class':16s}" + "".join(f"{column:>20s}" for column in columns), flush=True)
+    for form in ("full", "lowrank", "diagonal", "shared"):
+        found: list[list[float]] = [[], [], []]
+        for count in counts:
+            members, others, known = grouped(y, count)
+            made = AMGCClassifier(covariance=form).fit(X[members], y[members])
+            inside = X[members], y[members], X[others], y[others]
+            found[0].append(max(membership(made, inside, (X[known], y[known]))))
+            found[1].append(answers(made, inside, far))
+            found[2].append(100 * made.score(test, truth))
+        cells = [f"{one:.2f}" for one in found[0] + found[1]] + [f"{one:.1f}" for one in found[2]]
+        print(f"  {form:16s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
 
 
 def one_more(X: Array, y: Array, rows: Array, new: int, epsilon: float | None) -> tuple[Array, AMGCClassifier]:
@@ -294,23 +375,26 @@ def rounded(rows: Array) -> tuple[Array, Array]:
 # ---- shares ----------------------------------------------------------------------------------------------------------
 
 
-def shares(name: str, split: Split, counts: tuple[int, ...]) -> None:
+def shares(name: str, split: Split, count: int) -> None:
     X, y, *_ = split
     held = some(y, 50, np.random.default_rng(0))
     rest = np.setdiff1d(np.arange(len(y)), held)
-    default = core.COUNT, core.CENTRE, core.SECOND
-    print(f"\nshares, {name}, 50 training samples of each class held out")
-    columns = [(count, epsilon) for count in counts for epsilon in (8.0, 1.0)]
-    print(f"  {'count, centre, second':22s}" + "".join(f"{f'{n}, ε = {e:g}':>14s}" for n, e in columns), flush=True)
-    for chosen in (default, (0.005, 0.002, 0.1), (0.02, 0.02, 0.1), (0.02, 0.002, 0.05), (0.02, 0.002, 0.2)):
-        core.COUNT, core.CENTRE, core.SECOND = chosen
+    rest = rest[some(y[rest], count, np.random.default_rng(0))]
+    print(f"\nshares, {name}, {count} samples a class, 50 others held out")
+    print(f"  {'setting':22s}" + "".join(f"{f'ε = {epsilon:g}':>10s}" for epsilon in (8.0, 1.0)), flush=True)
+    changes: list[tuple[str, float]] = [("COUNT", 0.005), ("CENTRE", 0.02), ("SECOND", 0.05), ("SECOND", 0.12)]
+    for setting, value in [("default", 0.0), *changes, ("ROUNDS", 2)]:
+        before = getattr(core, setting, None)
+        if before is not None:
+            setattr(core, setting, value)
         cells = []
-        for count, epsilon in columns:
-            rows = rest[some(y[rest], count, np.random.default_rng(0))]
-            found = [AMGCClassifier(epsilon=epsilon).fit(X[rows], y[rows]).score(X[held], y[held]) for _ in range(2)]
+        for epsilon in (8.0, 1.0):
+            found = [AMGCClassifier(epsilon=epsilon).fit(X[rest], y[rest]).score(X[held], y[held]) for _ in range(2)]
             cells.append(100 * float(np.mean(found)))
-        print(f"  {', '.join(f'{one:g}' for one in chosen):22s}" + "".join(f"{cell:>14.1f}" for cell in cells), flush=True)
-    core.COUNT, core.CENTRE, core.SECOND = default
+        shown = setting if before is None else f"{setting} {value:g}"
+        print(f"  {shown:22s}" + "".join(f"{cell:>10.1f}" for cell in cells), flush=True)
+        if before is not None:
+            setattr(core, setting, before)
 
 
 def main() -> None:
@@ -326,11 +410,15 @@ def main() -> None:
     features = cifar or ("digits", digits())
     if "accuracy" in parts:
         with kept("privacy_accuracy"):
-            accuracy(*features, *(((10, 50, 100, 500), 3) if cifar else ((10, None), 2)))
-            for name in SETS if folder else ():
-                split, centre = photos(folder / name)
-                accuracy(f"{name}, lite0", split, (10, 20, 50, None), 5, centre)
-                accuracy(f"{name}, without the centre", split, (10, 20, 50, None), 5)
+            accuracy(*features, *(((10, 50, 100, 500), 2) if cifar else ((10, None), 2)))
+    if "floor" in parts:
+        with kept("privacy_floor"):
+            floor(*features, 2)
+    for name in SETS if folder else ():
+        if name in parts:
+            split, centre = photos(folder / name)
+            with kept(f"privacy_{name}"):
+                accuracy(f"{name}, lite0", split, (10, 50, None), 3, centre)
     if "attacks" in parts:
         with kept("privacy_attacks"):
             memberships(*features, (10, 50, 100, 160) if cifar else (10, 30), 20 if cifar else 10)
@@ -340,9 +428,15 @@ def main() -> None:
                 rows = some(cifar[1][1], 50, np.random.default_rng(0))
                 reconstructions("CIFAR-100, ResNet-18", cifar[1][0][rows], cifar[1][1][rows], (None, 8.0, 1.0), None)
             reconstructions("digits", rebuild.X, rebuild.y, (None, 8.0, 1.0), rebuild)
+    if "forms" in parts:
+        far = None
+        if folder:
+            split, far = photos(folder / "flowers")[0], extractors.create("lite0", {}, None, 0).far
+        with kept("privacy_forms"):
+            forms("flowers, lite0" if folder else "digits", split if folder else digits(), (10, 20, 32), far)
     if "shares" in parts:
         with kept("privacy_shares"):
-            shares(*features, (50, 450) if cifar else (20,))
+            shares(*features, 450 if cifar else 20)
     if "rounding" in parts:
         with kept("privacy_rounding"):
             rounding(*features, (10, 50, 100, 400) if cifar else (10, 50))

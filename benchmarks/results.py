@@ -214,7 +214,7 @@ def pages() -> dict[Path, str]:
     made = {ROOT / "docs" / path.name: filled(path.name) for path in sorted(TEMPLATES.glob("*.md"))}
     made[ROOT / "docs" / "headline.svg"] = headline_plot()
     made[ROOT / "docs" / "photos.svg"] = photos_plot(kept("photos"))
-    made[ROOT / "docs" / "privacy.svg"] = privacy_plot(kept("privacy_accuracy"))
+    made[ROOT / "docs" / "privacy.svg"] = privacy_plot(kept)
     return made | {ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8"))}
 
 

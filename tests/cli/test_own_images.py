@@ -120,6 +120,12 @@ def test_missing_or_conflicting_arguments_are_errors_with_exit_code_2(taught, ca
         (["learn", "model", "nowhere"], "there is no folder 'nowhere'"),
         (["learn", "model", "flat"], "no sub-folders"),
         (["learn", "model", "photos", "--filters", "9"], "--filters can only be chosen for a new one"),
+        (["learn", "other", "photos", "--filters", "0"], "filters must be at least 1, not 0"),
+        (["learn", "other", "photos", "--filters", "-3"], "filters must be at least 1, not -3"),
+        (
+            ["learn", "other", "photos", "--filters", "6", "--seed", "1" + 30 * "0"],
+            "seed must be a whole number of at most 64 bits",
+        ),
         (["learn", "other", "photos", "--features", "resnet99"], "no extractor, file or model 'resnet99'"),
         (["learn", "other", "photos", "--weights", "any.pth"], "patches have no weights"),
         (["learn", "other", "photos", "--size", "100000"], "size must be from 8 to 2048"),

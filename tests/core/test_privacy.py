@@ -133,7 +133,7 @@ def test_the_data_are_seen_by_the_three_noisy_functions_only_and_their_losses_ad
     for count in (3, 300):
         losses.clear()
         release(rows[:count], labels[:count], 0.7, seeded(0))
-        assert len(losses) == 5 and sum(losses) == pytest.approx(0.7)
+        assert len(losses) == 3 + core.ROUNDS and sum(losses) == pytest.approx(0.7)
 
 
 def test_the_noise_of_totals_is_as_stated():
@@ -152,7 +152,9 @@ def test_two_sums_of_squares_are_joined_without_bias_and_with_the_stated_noise()
     made = []
     for seed in range(400):
         first, again = (core.noisy_squares(one, 50.0, seeded(seed + more)) for one, more in ((rows, 0), (scaled, 1000)))
-        joined, stated = core._joined(first, again, vectors, deviation, size)
+        alike = math.sqrt(first.noise / 2) * torch.eye(5, dtype=torch.float64)
+        joined, scale = core._joined(first.value, alike, again, vectors, deviation, size)
+        stated = scale * scale.trace()
         made.append(joined - exact)
     noise = torch.stack(made)
     assert bool((noise.mean(0).abs() < 5 * noise.std(0) / 20).all())  # five standard errors
@@ -181,11 +183,29 @@ def test_the_spectrum_of_a_noisy_sum_is_found_beyond_the_noise(shape):
     scale = 100.0 * torch.eye(dim).double() if shape is None else 100 * (turned * values.sqrt()) @ turned.T
     half = torch.linalg.cholesky(scale)
     noisy = exact + half @ wigner @ half.T
-    for given_scale in (scale,) if shape else (scale, 100.0):
-        found = core.spectrum(noisy, given_scale, samples)
-        torch.testing.assert_close(found.values[-4:], values[-4:], rtol=0.05, atol=0.01)  # the noise has up to 0.018
-        assert float(found.values.sum()) == pytest.approx(float(values.sum()), rel=0.1)
-        assert bool((found.values > 0).all())
+    found = core.spectrum(noisy, scale, samples)
+    torch.testing.assert_close(found.values[-4:], values[-4:], rtol=0.05, atol=0.01)  # the noise has up to 0.018
+    assert float(found.values.sum()) == pytest.approx(float(values.sum()), rel=0.1)
+    assert bool((found.values > 0).all())
+
+
+def test_more_rounds_find_more_directions():
+    """Rows with variances from 1 to 1e-5: the noise of the first sum hides most of them."""
+    random = np.random.default_rng(0)
+    variances = torch.logspace(0, -5, 40).double()
+    rows = torch.from_numpy(random.normal(size=(20_000, 40))) * variances.sqrt()
+    rows = core.clipped(rows / (2 * float(variances.sum()) ** 0.5))
+    exact = torch.linalg.eigvalsh(rows.T @ rows / len(rows))
+
+    def error() -> float:
+        lesson = release(rows, [0] * len(rows), 0.5, seeded(0))
+        found = core.spectrum(lesson.second, core.noise_scale(lesson.second_noise), len(rows))
+        return float((found.values.log() - exact.log()).abs().mean())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "ROUNDS", 1)
+        once = error()
+    assert error() < once / 2
 
 
 # ---- noise -----------------------------------------------------------------------------------------------------------
@@ -239,7 +259,7 @@ def test_little_noise_changes_little_and_much_noise_leaves_a_covariance():
     reference = ClassStatistics(6, "shared", dtype=torch.float64).update(made, labels)
     found = Sums.of(release(made, labels, privacy.loss, seeded(0)), privacy.loss).statistics()
     # Centred rows that are longer than average are cut, which shortens means by a tenth or so.
-    torch.testing.assert_close(found.mean, reference.mean, rtol=0, atol=0.05)
+    assert bool(((found.mean - reference.mean).norm(dim=1) < 0.1 * reference.mean.norm(dim=1)).all())
     torch.testing.assert_close(found.pooled(), reference.pooled(), rtol=0, atol=0.05)
     noisy = Sums.of(release(made[:9], labels[:9], Privacy(0.01).loss, seeded(0)), 0.1).statistics()
     assert bool((torch.linalg.eigvalsh(noisy.pooled()) > 0).all()) and int(noisy.count.min()) >= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -72,6 +73,62 @@ def test_beyond_the_limit_requests_are_refused_until_others_are_answered(model):
     first.result(timeout=60)
     assert len(batcher.submit(given(3, 4), 1, None).result(timeout=60)) == 2
     assert batcher.metrics.total("refused") == 1
+
+
+def test_requests_decode_their_images_in_turn(model, monkeypatch):
+    """One thread: a small request that comes during the first image of a large request is decoded after that image."""
+    read, begun, release = [], threading.Event(), threading.Event()
+    decode = Upload.read
+
+    def slow(picture, *given):
+        read.append(picture.name)
+        begun.set()
+        assert release.wait(60)
+        return decode(picture, *given)
+
+    monkeypatch.setattr(Upload, "read", slow)
+    batcher = Batcher(model, Workers(1), Metrics())
+    batcher.start()
+    large = batcher.submit(given(0, 2, 4, 6), 1, None)
+    assert begun.wait(60)
+    small = batcher.submit(given(1), 1, None)
+    release.set()
+    assert small.result(timeout=60)[0].label == "sea" and len(large.result(timeout=60)) == 4
+    assert read == ["0.png", "1.png", "2.png", "4.png", "6.png"]
+
+
+def test_a_small_image_is_answered_while_large_ones_are_decoded(model, monkeypatch):
+    release, decode = threading.Event(), Upload.read
+
+    def slow(picture, *given):
+        if picture.pixels:
+            assert release.wait(60)
+        return decode(picture, *given)
+
+    monkeypatch.setattr(Upload, "read", slow)
+    batcher = Batcher(model, Workers(1), Metrics())
+    batcher.start()
+    large = [batcher.submit([Upload("large.png", png("grass", 0), pixels=batching.LARGE + 1)], 1, None) for _ in range(3)]
+    assert batcher.submit(given(1), 1, None).result(timeout=60)[0].label == "sea"
+    assert not any(one.done() for one in large)
+    release.set()
+    assert [one.result(timeout=60)[0].label for one in large] == ["grass"] * 3
+
+
+def test_many_images_are_encoded_in_parts_in_turn_with_other_requests(model, monkeypatch):
+    monkeypatch.setattr(batching, "BATCH", 4)
+    done, batcher = [], Batcher(model, Workers(1), Metrics())
+    waiting = {}
+    for name, seeds in (("many", range(10)), ("one", [1])):
+        waiting[name] = batcher.submit(given(*seeds), 1, None)
+        waiting[name].add_done_callback(lambda _, name=name: done.append(name))
+        while batcher._queue.qsize() < len(waiting):  # decoded in this order
+            time.sleep(0.01)
+    batcher.start()
+    many, one = waiting.values()
+    assert [found.label for found in many.result(timeout=60)] == ["grass", "sea"] * 5
+    assert one.result(timeout=60)[0].label == "sea" and done == ["one", "many"]
+    assert batcher.metrics.total("batches") == 3 and batcher.metrics.total("images") == 11
 
 
 def test_a_batch_is_answered_with_one_state_of_the_model(tmp_path, monkeypatch):

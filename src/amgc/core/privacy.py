@@ -21,13 +21,13 @@ from torch import Tensor
 from amgc.core import symmetric
 from amgc.core.accounting import check_settings, gaussian_epsilon, gaussian_loss
 from amgc.core.inputs import Label, group_by_label
-from amgc.core.release import Lesson, noise_scale, spectrum
+from amgc.core.release import Lesson, along_each, largest_noise, noise_scale, spectrum
 from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
 from amgc.text import listing
 
 NEIGHBOURS = 15  # on each side: signals of directions are averaged over those of similar variance
-LEAST = 0.02  # variance that is left in any direction, as a share of the total variance
+LEAST = 0.2  # of the total variance in a direction that is left within classes; less than that may be due to noise
 MATRICES = ("second", "total_noise", "second_noise")  # of `Sums`
 ROUNDING = 1e-9  # relative, of losses that add up to the budget
 
@@ -259,15 +259,15 @@ class Sums:
         second = self.second - count.sum() * torch.outer(common, common)
         if bool(self.second_noise.any()):
             scale = noise_scale(self.second_noise)
-            vectors, values, _ = spectrum(second, scale, samples)
-            known = values > 2 * math.sqrt(self.dim) / samples * _along(vectors, scale)
+            vectors, values = spectrum(second, scale, samples)
+            known = values > largest_noise(vectors, scale, samples)
         else:
             values, vectors = torch.linalg.eigh(second / samples)
             values, known = values.clamp_min(float(values[-1]) * 1e-14), torch.ones(self.dim, dtype=torch.bool)
         white = mean @ (vectors / values.sqrt())  # coordinates in which the total variance is 1
         share = count / samples
         own = share @ (self.noise[:, 1] / self.noise[:, 1].sum().clamp_min(1e-300) / count.square())
-        noise = _along(vectors, self.total_noise) / values * own
+        noise = along_each(vectors, self.total_noise) / values * own
         free = max(len(count) - 1, 0.5) / len(count)  # the means deviate less from their own average
         signal = _smooth((share @ white.square()) / free - noise).clamp(1e-5, 0.98)
         white = white * (signal / (signal + noise))
@@ -330,11 +330,6 @@ def _shrunk(values: Tensor, noise: Tensor) -> Tensor:
     centre = values.mean()
     spread = (values - centre).square().sum() / (len(values) - 3)
     return centre + (values - centre) * (1 - noise.mean() / spread.clamp_min(1e-300)).clamp_min(0)
-
-
-def _along(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """Return vᵀ M v for each column v."""
-    return ((vectors.T @ matrix) * vectors.T).sum(1)
 
 
 def _smooth(values: Tensor) -> Tensor:

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from amgc.core.inputs import Label, group_by_label
 
-# Shares of the loss that go to counts, to the common mean, and at most and at least to each of two sums of x xᵀ; the sums of
+# Shares of the loss that go to counts, to the common mean, and at most and at least to each of ROUNDS sums of x xᵀ; the sums of
 # classes get the rest. Chosen on held-out training features of CIFAR-100; `benchmarks/privacy.py --only shares` compares.
-COUNT, CENTRE, SECOND, LEAST = 0.02, 0.002, 0.10, 0.005
+COUNT, CENTRE, SECOND, LEAST = 0.02, 0.002, 0.08, 0.004
+ROUNDS = 4
 ENOUGH = 0.4  # samples, times √loss, over m^1.5, from which the sums of x xᵀ are worth the most
 BITS = 24  # sums and noise are multiples of about 2^-24 of the noise's standard deviation
 
@@ -61,7 +62,8 @@ def release(
     """Return the noisy sums of rows (n, m) of norm at most 1, with one label each. All answers together have this loss.
 
     Rows are centred at their noisy mean. Noise is the same in all directions, but few directions have most of the variance. So
-    the rows are scaled before sums are taken: first by a rough covariance, to get a better one, then by that.
+    rows are scaled before sums are taken: by a rough covariance, to get a better one, several times, and by the last one for
+    the sums of classes.
     """
     classes, inverse = group_by_label(labels)
     place = torch.from_numpy(inverse)
@@ -75,18 +77,21 @@ def release(
     rows = clipped((rows - centre) / radius)
 
     first = noisy_squares(rows, loss * share, random_bytes)
-    rough = spectrum(first.value, math.sqrt(first.noise / 2), samples)
-    deviation = rough.values.clamp_min(rough.edge).sqrt()  # directions beyond the noise get variance 1
-    size = math.sqrt(float((rough.values / deviation.square()).sum()))  # about the norm of a row
-    again = noisy_squares(rows @ (rough.vectors / (deviation * size)), loss * share, random_bytes)
-    second, second_noise = _joined(first, again, rough.vectors, deviation, size)
+    second, scale = first.value, math.sqrt(first.noise / 2) * torch.eye(len(centre), dtype=torch.float64)
+    for _ in range(ROUNDS - 1):
+        rough = spectrum(second, scale, samples)
+        # Directions stronger than the noise get variance 1. In the others, the noise gets it.
+        deviation = torch.maximum(rough.values, largest_noise(rough.vectors, scale, samples)).sqrt()
+        size = math.sqrt(float((rough.values / deviation.square()).sum()))  # about the norm of a row
+        again = noisy_squares(rows @ (rough.vectors / (deviation * size)), loss * share, random_bytes)
+        second, scale = _joined(second, scale, again, rough.vectors, deviation, size)
 
-    better = spectrum(second, noise_scale(second_noise), samples)
-    root = better.values.sqrt()  # standard deviations; rows are scaled by their square roots
-    size = math.sqrt(float(root.sum()))
-    scaled = better.vectors * (better.values**-0.25 / size)
+    better = spectrum(second, scale, samples)
+    rest = loss * (1 - COUNT - CENTRE - ROUNDS * share)
+    size = math.sqrt(float(better.values.sqrt().sum()))
+    scaled = better.vectors * (better.values**-0.25 / size)  # to standard deviations of √deviation
     back = (better.vectors * (better.values**0.25 * size)).T
-    totals = noisy_sums(rows @ scaled, place, len(classes), loss * (1 - COUNT - CENTRE - 2 * share), random_bytes)
+    totals = noisy_sums(rows @ scaled, place, len(classes), rest, random_bytes)
     return Lesson(
         classes,
         counts.value,
@@ -95,7 +100,7 @@ def release(
         radius * totals.value @ back,
         symmetric(radius**2 * totals.noise * back.T @ back),
         radius**2 * second,
-        radius**4 * second_noise,
+        radius**4 * scale * scale.trace(),
     )
 
 
@@ -108,20 +113,24 @@ def second_share(samples: float, loss: float, dim: int) -> float:
     return min(max(SECOND * enough**2, LEAST), SECOND)
 
 
-def _joined(first: Noisy, again: Noisy, vectors: Tensor, deviation: Tensor, size: float) -> tuple[Tensor, Tensor]:
-    """Return the average of two sums of x xᵀ, weighted by their precision, and E[N²] of its noise.
+def _joined(
+    second: Tensor, scale: Tensor, again: Noisy, vectors: Tensor, deviation: Tensor, size: float
+) -> tuple[Tensor, Tensor]:
+    """Return the average of two sums of x xᵀ, weighted by their precision, and Q of its noise √Q G √Q.
 
-    `again` is of rows @ vectors / (deviation size). In its coordinates the entries of both noises are independent.
+    `second` has noise with Q = `scale`; `again` is of rows @ vectors / (deviation size). In its coordinates, the entries of its
+    noise are independent, and those of the other one nearly, because there Q is nearly diagonal.
     """
     pairs = torch.outer(deviation, deviation)
-    one, other = vectors.T @ first.value @ vectors / pairs, again.value * size**2
-    weight, weight_again = pairs.square() / first.noise, 1 / (again.noise * size**4)
+    one, other = vectors.T @ second @ vectors / pairs, again.value * size**2
+    along = along_each(vectors, scale)
+    weight, weight_again = pairs.square() / torch.outer(along, along), 2 / (again.noise * size**4)
     joined = (one * weight + other * weight_again) / (weight + weight_again)
     variance = 1 / (weight + weight_again)
-    variance = variance / 2 + torch.diag(variance.diagonal() / 2)  # half off the diagonal
+    variance = variance + torch.diag(variance.diagonal())  # twice on the diagonal
     back = vectors * deviation
-    spread = (variance @ deviation.square()) * deviation.square()
-    return symmetric(back @ joined @ back.T), symmetric((vectors * spread) @ vectors.T)
+    squares = (variance @ deviation.square()) * deviation.square()
+    return symmetric(back @ joined @ back.T), noise_scale(symmetric((vectors * squares) @ vectors.T))
 
 
 # ---- the functions that see the data -----------------------------------------------------------------------------------
@@ -184,39 +193,43 @@ def standard_normal(count: int, random_bytes: RandomBytes = secrets.token_bytes)
 
 
 class Spectrum(NamedTuple):
-    """Estimated eigenvectors (m, m), in columns, and eigenvalues (m,), all positive, of Σ x xᵀ / n, and the noise's largest."""
+    """Estimated eigenvectors (m, m), in columns, and eigenvalues (m,), all positive, of Σ x xᵀ / n."""
 
     vectors: Tensor
     values: Tensor
-    edge: float
 
 
-def spectrum(second: Tensor, scale: Tensor | float, samples: float) -> Spectrum:
+def spectrum(second: Tensor, scale: Tensor, samples: float) -> Spectrum:
     """Return the eigenvectors and eigenvalues of Σ x xᵀ / n without its noise √Q G √Q, G a Wigner matrix of variance 1.
 
-    scale : Q (m, m), or q for Q = q I. In coordinates in which Q = I the noise has eigenvalues up to 2 √m. A larger one, l, is
-    that of a direction with θ = (l + √(l² - 4 m)) / 2, of which the found direction has θ - m / θ. The others share what is
-    left of the trace, which the noise does not change.
+    scale : Q (m, m). In coordinates in which Q = I the noise has eigenvalues up to 2 √m. A larger one, l, is that of a
+    direction with θ = (l + √(l² - 4 m)) / 2, of which the found direction has θ - m / θ. The others share what is left of the
+    trace, which the noise does not change.
     """
     dim = second.shape[0]
     largest = 2 * math.sqrt(dim)
-    if isinstance(scale, Tensor):
-        values, vectors = torch.linalg.eigh(scale)
-        half = (vectors * values.clamp_min(float(values[-1]) * 1e-12).sqrt()) @ vectors.T
-        white = torch.linalg.solve(half, torch.linalg.solve(half, second).T)
-    else:
-        half, white = math.sqrt(scale) * torch.eye(dim, dtype=torch.float64), second / scale
-    values, vectors = torch.linalg.eigh(symmetric(white))
+    values, vectors = torch.linalg.eigh(scale)
+    root = values.clamp_min(float(values[-1]) * 1e-12).sqrt()
+    half, inverse = (vectors * root) @ vectors.T, (vectors / root) @ vectors.T
+    values, vectors = torch.linalg.eigh(symmetric(inverse @ second @ inverse))
     theta = (values + (values.square() - largest**2).clamp_min(0).sqrt()) / 2
     known = values > largest
     found = torch.where(known, theta - dim / theta.clamp_min(1), 0.0)
     rest = float((values.sum() - found.sum()) / (~known).sum().clamp_min(1))
     rest = min(max(rest, 1e-3 * largest), largest)
     values = torch.where(known, found.clamp_min(rest), rest)
-    if not isinstance(scale, Tensor):
-        return Spectrum(vectors, values * (scale / samples), largest * scale / samples)
     values, vectors = torch.linalg.eigh(symmetric(half @ (vectors * (values / samples)) @ vectors.T @ half))
-    return Spectrum(vectors, values.clamp_min(float(values[-1]) * 1e-12), math.nan)
+    return Spectrum(vectors, values.clamp_min(float(values[-1]) * 1e-12))
+
+
+def largest_noise(vectors: Tensor, scale: Tensor, samples: float) -> Tensor:
+    """Return the largest eigenvalue that the noise √Q G √Q / n would have if it were everywhere as along each vector."""
+    return 2 * math.sqrt(len(scale)) / samples * along_each(vectors, scale)
+
+
+def along_each(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """Return vᵀ M v for each column v."""
+    return ((vectors.T @ matrix) * vectors.T).sum(1)
 
 
 def noise_scale(squares: Tensor) -> Tensor:

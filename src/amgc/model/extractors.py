@@ -158,6 +158,8 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
     if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
         chosen = defaults(base) | options | ({"model": model} if model else {})
+        if base == "patches" and chosen["filters"] < 1:  # with 0, `amgc run` chooses a number by the size of the images
+            raise ValueError(f"filters must be at least 1, not {chosen['filters']}.")
         find(name).with_options(chosen)  # raises an error before anything is written
         if base == "patches" and chosen.get("weights") is not None:
             raise ValueError(

@@ -192,6 +192,8 @@ def new_state(
     options: dict[str, Any],
 ) -> State:
     """Check the arguments of `Model.create` and return the state of a model without classes."""
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number of at most 64 bits, not {seed}.")
     if not fewest >= 1 or (fewest > 1 and privacy is not None):
         raise ValueError(f"fewest must be at least 1, and 1 for private models, which need no more; not {fewest}.")
     if privacy is not None:

@@ -31,9 +31,13 @@ MAX_FILE_NAME = 200  # characters of a file name that are kept for messages
 
 @dataclass
 class Upload(Input):
-    """An uploaded image. `check` is called before it is decoded, and raises an error if the client has disconnected."""
+    """An uploaded image. `check` is called before it is decoded, and raises an error if the client has disconnected.
+
+    pixels : number of pixels according to the header, set by `split_by_size`.
+    """
 
     check: Callable[[], None] = lambda: None
+    pixels: float = 0
 
     def read(self, least: int, size: int | None = None) -> Image:
         self.check()
@@ -119,13 +123,13 @@ def split_by_size(pictures: Sequence[Upload], limits: Limits) -> tuple[list[Uplo
     total = 0
     for picture in pictures:
         picture.check()
-        pixels = _pixels(picture.source)
-        if pixels > limits.pixels:
+        picture.pixels = _pixels(picture.source)
+        if picture.pixels > limits.pixels:
             reason = f"it has more than {limits.megapixels} million pixels; make it smaller first"
             refused.append(ImageError(picture.name, reason))
         else:
             usable.append(picture)
-            total += int(pixels)
+            total += int(picture.pixels)
     if total > limits.total_megapixels * 1_000_000:
         most = f"{limits.total_megapixels:,} million pixels"
         raise ApiError(413, f"The pictures of a request may have at most {most} together; send fewer or smaller ones.")
