@@ -9,7 +9,6 @@ from functools import partial
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from _photo_sets import DEFAULT, PATCHES, Array, Photos
 from scipy.optimize import minimize_scalar
 from sklearn.covariance import LedoitWolf
@@ -24,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 
 from amgc import AMGCClassifier
 from amgc.core import calibration, typicality
+from amgc.core.typical import Typicality
 
 REJECT = 0.05
 STRENGTHS = 10.0 ** np.arange(-4, 3)  # C of logistic regression
@@ -131,12 +131,13 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     with patch.multiple(calibration, REAL=1.0, TRUSTED_ABOVE=0.0, TRUSTED_BELOW=0.0):  # nothing but draws counts
         ours = AMGCClassifier().fit(X[rows], y[rows])
     with patch.object(typicality, "REAL", 0.0):
-        typical = typicality.Typicality(ours.statistics_)
+        typical = typicality.measure(ours.statistics_)
+        assert typical is not None
     own = np.array([ours.statistics_.index(label) for label in y[rest].tolist()])
     logs = log_distances(typical, X[rest], own)
     around = logs - (np.bincount(own, logs) / np.bincount(own))[own]
     variance = float(around @ around) / (len(own) - len(np.unique(own)))
-    expected = typical.near.expected[typical.place[own]].numpy()
+    expected = typical.near.expected[own]
     return found | {
         "temperature": best / ours.temperature_,
         "spread": math.sqrt(max(variance - typical.near.spread**2, 0.0)),
@@ -156,11 +157,11 @@ def best_temperature(scores: Array, truth: Array) -> float:
     return math.exp(minimize_scalar(loss, bounds=(middle - 7, middle + 7), method="bounded").x)
 
 
-def log_distances(typical: typicality.Typicality, Q: Array, rows: Array) -> Array:
+def log_distances(typical: Typicality, Q: Array, rows: Array) -> Array:
     """Return the logarithms of the squared distances of samples to the means of their classes."""
     near = typical.near
-    white = near.factor.white((torch.as_tensor(Q).double() - near.centre).T).double()
-    return (white - near.means[:, typical.place[rows]]).square().sum(0).log().numpy()
+    white = (Q.astype(np.float64) - near.centre) @ near.whiten
+    return np.log(np.square(white - near.means[:, rows].T).sum(1))
 
 
 def split(photos: Photos, kind: str, count: int | None, seed: int) -> tuple[Array, Array, Array, Array]:

@@ -98,7 +98,7 @@ def draw_sets(folder: Path) -> Path:
     for name in SETS:
         for label in range(3):
             coarse = random.uniform(40, 215, (6, 6, 3))
-            for half, count in (("train", 9), ("test", 6)):
+            for half, count in (("train", 9), ("test", 3)):
                 (folder / name / half / f"kind {label}").mkdir(parents=True)
                 for number in range(count):
                     pixels = np.clip(coarse + random.normal(0, 30, coarse.shape), 0, 255).astype(np.uint8)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from _report import kept
 
-from amgc.report import RunError, load_run
 from amgc.report.paper import figures
+from amgc.runs import RunError, load_run
 
 METHODS = ("amgc", "sblc", "sbndbolc", "sbgc", "dblc", "dbgc", "dbgc-sm")
 DOUBTFUL = ("sbgc", "dblc")  # what the paper prints for them stands twice in its Table 2, or contradicts its text

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -21,8 +20,8 @@ from pathlib import Path
 
 from _report import kept
 
-from amgc.report import find_runs
-from amgc.runs import RunRecord
+from amgc.cli.main import main as amgc
+from amgc.runs import RunRecord, find_runs
 
 # In the order of their cost. `joint` is the upper bound.
 METHODS = ("ncm", "lda", "fecam", "fetril", "acil", "ds-al", "ranpac", "amgc-closed", "amgc-exact", "lwf", "sdc", "ldc", "dpcr")
@@ -51,8 +50,8 @@ PUBLISHED: dict[str, tuple[str, dict[int, str]]] = {
 
 def compare(methods: tuple[str, ...], data: str, out: Path, flags: list[str], root: str) -> int:
     """Run what is missing."""
-    command = [sys.executable, "-m", "amgc", "compare", *methods, "--data", data, "--out", str(out), *flags]
-    return subprocess.run(command, env=os.environ | {"AMGC_DATA": root}).returncode
+    os.environ["AMGC_DATA"] = root
+    return amgc(["compare", *methods, "--data", data, "--out", str(out), *flags])
 
 
 def spread(values: list[float]) -> str:

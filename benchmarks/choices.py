@@ -89,9 +89,9 @@ def accuracy(network: Patches, statistics: ClassStatistics, judged: Images, ridg
     return 100 * right / len(judged)
 
 
-def ridges(learned: Images, judged: Images) -> None:
-    """Print the accuracy with other ridges than the default, on the features of the defaults."""
-    network, statistics = fitted({}, learned)
+def ridges(options: dict[str, Any], learned: Images, judged: Images) -> None:
+    """Print the accuracy with other ridges than the default, on the features of the first variant."""
+    network, statistics = fitted(options, learned)
     for tolerance in TOLERANCES:
         with mock.patch("amgc.core.loading.WITHIN", tolerance):
             print(f"{f'leave-one-out within {tolerance:.1%}':40} {accuracy(network, statistics, judged):5.1f}")
@@ -117,7 +117,7 @@ def main() -> None:
             network, statistics = fitted(options, learned)
             found = accuracy(network, statistics, judged)
             print(f"{name:40} {found:5.1f}   {network.dim:6,} features   {time.perf_counter() - start:5.0f} s")
-        ridges(learned, judged)
+        ridges(next(iter(variants.values())), learned, judged)
 
 
 if __name__ == "__main__":

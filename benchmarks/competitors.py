@@ -23,8 +23,7 @@ from _report import features_file, kept
 
 from amgc.cli.presets import named
 from amgc.methods.registry import find
-from amgc.report import RunError, load_run
-from amgc.runs import RunRecord
+from amgc.runs import RunError, RunRecord, load_run
 
 SEEDS = (1993, 1994, 1995)
 FROZEN = {name: (name, ()) for name in ("ncm", "fetril", "fecam", "lda", "acil", "ds-al", "ranpac")}

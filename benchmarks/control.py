@@ -19,7 +19,7 @@ from pathlib import Path
 from _report import kept
 
 from amgc.cli.main import main as amgc
-from amgc.report import find_runs, load_run
+from amgc.runs import find_runs, load_run
 
 ROWS: dict[str, list[str]] = {
     "amgc": ["--method", "amgc-closed"],

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from _report import kept, side_by_side
 
-from amgc.engine.session import Vectors
+from amgc.engine.session import Identity
 from amgc.methods.contract import Task
 from amgc.methods.fecam import FeCAM, FeCAMHyper
 
@@ -24,7 +24,7 @@ FLOOR = 10.0
 
 def learned(classes: int, dim: int, each: int) -> FeCAM:
     """Return FeCAM after one task of skewed, correlated, non-negative features."""
-    method = FeCAM(FeCAMHyper(), Vectors(dim), torch.device("cpu"))
+    method = FeCAM(FeCAMHyper(), Identity(dim), torch.device("cpu"))
     method.task = Task(0, range(classes))
     drawing = torch.Generator().manual_seed(0)
     method.begin(method.task, drawing)

@@ -29,11 +29,11 @@ from serving import server
 
 CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # 20 pictures a second, 640 x 480 pixels
 GOAL = 5  # answers a second
-WARM = 20  # answers before the first window
+WARM = 20  # answers before the first window; 2 of a quick run
 ANSWERS = "performance.getEntriesByType('resource').filter(({ name, responseEnd }) => name.includes('/predict') && responseEnd)"
 
 
-def measure(address: str, chromium: str, windows: int, seconds: float) -> tuple[list[float], float]:
+def measure(address: str, chromium: str, windows: int, seconds: float, warm: int) -> tuple[list[float], float]:
     """Return the answers a second of each window, and the median milliseconds of a request."""
     tab = Browser(chromium, CAMERA)
     try:
@@ -41,14 +41,14 @@ def measure(address: str, chromium: str, windows: int, seconds: float) -> tuple[
         tab.call("Page.navigate", url=address)
         wait(tab, "document.getElementById('known-sum')?.innerText.includes('5 classes')")
         tab.evaluate("performance.setResourceTimingBufferSize(100000); document.getElementById('live-toggle').click()")
-        wait(tab, f"{ANSWERS}.length >= {WARM}")
+        wait(tab, f"{ANSWERS}.length >= {warm}")
         rates = []
         for _ in range(windows):
             before, start = tab.evaluate(f"[{ANSWERS}.length, performance.now()]")
             time.sleep(seconds)
             after, end = tab.evaluate(f"[{ANSWERS}.length, performance.now()]")
             rates.append(1000 * (after - before) / (end - start))
-        took = tab.evaluate(f"{ANSWERS}.slice({WARM}).map(({{ duration }}) => duration)")
+        took = tab.evaluate(f"{ANSWERS}.slice({warm}).map(({{ duration }}) => duration)")
         return rates, statistics.median(took)
     finally:
         tab.close()
@@ -73,7 +73,7 @@ def main() -> None:
             raise SystemExit(0 if quick else 1)
         model = make_model(Path(folder))
         with server(model, home=Path(folder), OMP_NUM_THREADS=str(available_cores())) as served:
-            rates, took = measure(served.address, chromium, 1 if quick else 10, 2 if quick else 5)
+            rates, took = measure(served.address, chromium, 1 if quick else 10, 1 if quick else 5, 2 if quick else WARM)
         print(
             f"  answers a second: {statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f}), goal at least {GOAL}"
         )

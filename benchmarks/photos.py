@@ -259,7 +259,7 @@ def main() -> None:
         if "calibration" in given.only:
             show_wrong_labels(sets, counts, draws)
         if "novelty" in given.only:
-            images = others(None if given.quick else given.cifar, 6 if given.quick else 200)
+            images = others(None if given.quick else given.cifar, 2 if given.quick else 200)
             strangers = {name: encoder.both(own)[DEFAULT] for name, own in images.items()}
             show_novelty(sets, strangers, counts, draws)
         if "constants" in given.only:

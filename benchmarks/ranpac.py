@@ -20,7 +20,7 @@ import torch
 from _report import features_file, kept
 
 from amgc.data import load
-from amgc.engine.session import Vectors
+from amgc.engine.session import Identity
 from amgc.methods.contract import Task
 from amgc.methods.ranpac import RanPAC
 from amgc.methods.registry import find
@@ -85,7 +85,7 @@ def main() -> None:
     with kept("ranpac"), torch.no_grad():
         blocks, (tests, labels) = stream(tasks, each)
         entry = find("ranpac")
-        ours: RanPAC = entry.kind(replace(entry.hyper, projections=width), Vectors(512), torch.device("cpu"))  # type: ignore[assignment]
+        ours: RanPAC = entry.kind(replace(entry.hyper, projections=width), Identity(512), torch.device("cpu"))  # type: ignore[assignment]
         ours.begin(Task(0, range(10)), torch.Generator().manual_seed(0))
         ours.expanded(blocks[0][0][:1])
         assert ours._random is not None

@@ -32,7 +32,7 @@ from PIL import Image
 from amgc import ClassStatistics
 from amgc.core.incremental import IncrementalClassifier
 from amgc.data.shards import Sample, Shard, file_shards
-from amgc.distributed import Processes, learn_shards
+from amgc.distributed import Processes, here, learn_shards
 from amgc.model import Model
 from amgc.text import byte_size, duration
 
@@ -49,7 +49,7 @@ def photos(folder: Path, quick: bool) -> list[str]:
     found = sorted(map(str, shared.glob("data/photos/*/*/*/*.jpg")))[::3] if shared else []
     if not found:
         rng = np.random.default_rng(0)
-        for number in range(48):
+        for number in range(12):
             path = folder / f"{number}.jpg"
             Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((320, 240)).save(path)
             found.append(str(path))
@@ -59,7 +59,7 @@ def photos(folder: Path, quick: bool) -> list[str]:
 def workers(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         given = photos(Path(place), quick)
-        shards = file_shards({"all": given}, 12 if quick else 25)
+        shards = file_shards({"all": given}, 3 if quick else 25)
         print(f"== workers: {len(given)} photographs in {len(shards)} shards, lite0, one thread a worker")
         rates: dict[int, list[float]] = {1: [], 2: []}
         walls: dict[int, list[float]] = {1: [], 2: []}
@@ -128,7 +128,7 @@ def classes(quick: bool, forms: Sequence[str] = FORMS, dims: Sequence[int] = (51
     print(f"== classes: {EACH} synthetic samples a class; update: sums of all samples; solve: regularise, solve, calibrate")
     print(f"   {torch.get_num_threads()} threads; above 1,024 classes, every form but diagonal has the closed form")
     for dim in (16,) if quick else dims:
-        for form in forms[:2] if quick else forms:
+        for form in forms[:1] if quick else forms:
             points: list[tuple[int, dict[str, float]]] = []
             for count in (20,) if quick else (100, 300, 1000, 3000, 10000):
                 if form == "full" and 4 * count * dim**2 > FULL_BYTES:
@@ -201,7 +201,7 @@ def rows(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         model = Model.create(Path(place) / "model", features="vectors", covariance="shared")
         begin = time.perf_counter()
-        learned = learn_shards(model, shards, Processes(2))
+        learned = learn_shards(model, shards, here if quick else Processes(2))
         spent = time.perf_counter() - begin
         assert learned.images == total
         rng = np.random.default_rng(5)

@@ -25,12 +25,14 @@ from pathlib import Path
 
 import httpx2
 import numpy as np
-from _report import kept, shared_data
 from PIL import Image
 
-from amgc.model import Model
-from amgc.model.extractors import encode
-from amgc.model.inputs import Input
+if "--client" not in sys.argv:  # a client starts at once, without torch
+    from _report import kept, shared_data
+
+    from amgc.model import Model
+    from amgc.model.extractors import encode
+    from amgc.model.inputs import Input
 
 
 def photos(count: int) -> list[bytes]:
@@ -88,11 +90,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--client", nargs=3, help="of this script itself: address, clients, requests")
     given = parser.parse_args()
-    images = photos(16 if given.quick else 256)
     if given.client:
         address, clients, total = given.client
+        images = [bytes.fromhex(line) for line in sys.stdin]
         print(json.dumps(asyncio.run(ask(address, images, int(clients), int(total)))))
         return
+    images = photos(16 if given.quick else 256)
     with kept("serve"), tempfile.TemporaryDirectory() as place:
         model = Model.create(Path(place) / "model", features="lite0")
         half = len(images) // 2
@@ -106,10 +109,19 @@ def main() -> None:
                 process.terminate()
 
 
-def clients(address: str, count: int, total: int) -> tuple[float, list[float], dict[str, int]]:
-    call = [sys.executable, __file__, "--client", address, str(count), str(total)]
-    call += ["--quick"] if "--quick" in sys.argv else []
-    return json.loads(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
+class Clients:
+    """So many clients, who make so many requests in all, in a process of their own."""
+
+    def __init__(self, address: str, count: int, total: int, images: list[bytes]) -> None:
+        command = [sys.executable, __file__, "--client", address, str(count), str(total)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process.stdin.write("\n".join(one.hex() for one in images))
+        self.process.stdin.close()
+        self.process.stdin = None
+
+    def answers(self) -> tuple[float, list[float], dict[str, int]]:
+        """Return what `ask` does, when all have their answers."""
+        return json.loads(self.process.communicate()[0])
 
 
 def measure(model: Model, address: str, images: list[bytes], quick: bool) -> None:
@@ -117,27 +129,26 @@ def measure(model: Model, address: str, images: list[bytes], quick: bool) -> Non
     for count in (64,) if quick else (1, 8, 64):
         total = 20 if quick else 400
         before = bare(model, images)
-        rate, latencies, counts = clients(address, count, total)
+        rate, latencies, counts = Clients(address, count, total, images).answers()
         after = bare(model, images)
         p50, p95, p99 = np.percentile(latencies, [50, 95, 99])
         ratio = rate / statistics.mean([before, after])
         print(f"  {count} clients   {rate:.1f} requests/s   {ratio:.3f} of {before:.1f} to {after:.1f} images/s   ", end="")
         print(f"p50 {p50:.3f} s   p95 {p95:.3f} s   p99 {p99:.3f} s   {counts}")
     print("\n== 64 clients while another one teaches ten classes")
-    call = [sys.executable, __file__, "--client", address, "64", str(40 if quick else 800), *(["--quick"] if quick else [])]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as asking:
-        for number in range(2 if quick else 10):
-            files = [("images", (f"{place}.jpg", one, "image/jpeg")) for place, one in enumerate(images[number : number + 8])]
-            found = httpx2.post(f"{address}/api/learn", files=files, data={"label": f"new {number}"}, timeout=300)
-            assert found.status_code == 200, found.text
-        rate, latencies, counts = json.loads(asking.communicate()[0])
+    asking = Clients(address, 64, 40 if quick else 800, images)
+    for number in range(2 if quick else 10):
+        files = [("images", (f"{place}.jpg", one, "image/jpeg")) for place, one in enumerate(images[number : number + 8])]
+        found = httpx2.post(f"{address}/api/learn", files=files, data={"label": f"new {number}"}, timeout=300)
+        assert found.status_code == 200, found.text
+    rate, latencies, counts = asking.answers()
     p50, p95, p99 = np.percentile(latencies, [50, 95, 99])
     print(f"  teaching   {rate:.1f} requests/s   p50 {p50:.3f} s   p95 {p95:.3f} s   p99 {p99:.3f} s   {counts}")
     print(f"  lost   {sum(count for kind, count in counts.items() if not kind.startswith('200'))} answers")
     print("\n== memory of the server")
     start, each, marks = memory(address), 20 if quick else 5_000, []
     for _ in range(1 if quick else 4):
-        clients(address, 8, each)
+        Clients(address, 8, each, images).answers()
         marks.append(f"{memory(address) / 1e6:.0f}")
     print(f"  resident   {start / 1e6:.0f} MB before, {', '.join(marks)} MB after every {each:,} requests")
 

@@ -1,16 +1,19 @@
 """Time the start of the command line: help texts, the first training step of `amgc run`, the whole run, and short commands.
 
-    python benchmarks/start.py            # about two minutes; keep the machine otherwise idle
+    python benchmarks/start.py            # about three minutes; keep the machine otherwise idle
     python benchmarks/start.py --quick    # some of them, once each
 
-Wall-clock seconds from the start of the process, median and range of several runs, on digits with the default methods. The
-first training step comes after the steps that are timed for the cost estimate. The short commands use a model of five classes,
-ten drawn images each, with `lite0` (the extra `photos`); `fit` is that of 50 samples of 1,280 features, without imports.
+Wall-clock seconds from the start of the process, median and range of several runs, and the median of CPU seconds. `amgc run`
+is on digits with the default methods; the first training step comes after the steps that are timed for the cost estimate. The
+short commands use a model of five classes, ten drawn images each, with `lite0` (the extra `photos`). A few images are predicted
+without torch; "with torch" is what the same command takes if it imports it. `fit` is the first one of a process, of 50 samples
+of 1,280 features, without and with the imports.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import shutil
 import statistics
 import subprocess
@@ -39,36 +42,52 @@ def train(*arguments):
 run.train = train
 sys.exit(main(sys.argv[1:]) or 3)
 """
-# Prints the seconds of one fit; the first one, of other samples, loads the libraries.
+# Fits once; prints the seconds of the fit alone.
 FIT = """
 import time
-import numpy as np
 from amgc import AMGCClassifier
+import numpy as np
 
 rng = np.random.default_rng(0)
-for count in (10, 50):
-    labels = np.arange(count) % 5
-    samples = rng.normal(size=(count, 1280)) + rng.normal(size=(5, 1280))[labels]
-    start = time.perf_counter()
-    AMGCClassifier().fit(samples, labels)
-print(time.perf_counter() - start)
+labels = np.arange(50) % 5
+samples = rng.normal(size=(50, 1280)) + rng.normal(size=(5, 1280))[labels]
+start, used = time.perf_counter(), time.process_time()
+AMGCClassifier().fit(samples, labels)
+print(time.perf_counter() - start, time.process_time() - used)
 """
+WITH_TORCH = """
+import sys
+from amgc.cli.main import main
+from amgc.model import quick
+
+quick.MOST = 0
+sys.exit(main(sys.argv[1:]))
+"""
+IMAGES = 32
 AMGC = [sys.executable, "-m", "amgc"]
+FIRST_FIT = "AMGCClassifier().fit, 50 x 1,280"
 QUICK = ("amgc --help", "amgc info", "amgc predict, one image")
 
 
-def seconds(command: list[str], model: Path | None = None) -> float:
-    """Return the time of a command in an empty folder, or in one that holds a copy of `model` and an image."""
+def seconds(command: list[str], model: Path | None, prints: bool) -> tuple[float, float]:
+    """Return wall-clock and CPU seconds of a command in an empty folder, or in a copy of the folder of `model`.
+
+    prints : take the seconds that it prints.
+    """
     with tempfile.TemporaryDirectory() as folder:
         if model is not None:
             shutil.copytree(model.parent, folder, dirs_exist_ok=True)
-        start = time.perf_counter()
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         told = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
-        return float(told) if FIT in command else time.perf_counter() - start
+        wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if prints:
+            wall, used = map(float, told.split())
+            return wall, used
+        return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def make_model(folder: Path) -> Path:
-    """Create a model `model` of five classes of ten images, and a new image `new.jpg` beside it."""
+    """Create a model `model` of five classes of ten images, and beside it new images: `new.jpg` and a folder `many`."""
     from amgc import Model
 
     rng = np.random.default_rng(0)
@@ -78,6 +97,9 @@ def make_model(folder: Path) -> Path:
     model = Model.create(folder / "model", "lite0")
     model.learn_all({f"class {number}": own[:10] for number, own in enumerate(images)})
     images[0][10].save(folder / "new.jpg")
+    (folder / "many").mkdir()
+    for number in range(IMAGES):
+        images[number % 5][number % 11].save(folder / "many" / f"{number}.jpg")
     return model.path
 
 
@@ -85,23 +107,35 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true")
     quick = arguments.parse_args().quick
+    fit = [sys.executable, "-c", FIT]
+    torch = [sys.executable, "-c", WITH_TORCH]
     jobs: dict[str, tuple[list[str], int]] = {
-        "amgc --help": ([*AMGC, "--help"], 20),
-        "amgc run --help": ([*AMGC, "run", "--help"], 20),
+        "amgc --help": ([*AMGC, "--help"], 10),
+        "amgc run --help": ([*AMGC, "run", "--help"], 10),
         "amgc run, first training step": ([sys.executable, "-c", UNTIL_THE_FIRST_STEP, "run", "--quiet"], 7),
         "amgc run, all of it": ([*AMGC, "run"], 3),
         "amgc info": ([*AMGC, "info", "model"], 10),
         "amgc predict, one image": ([*AMGC, "predict", "model", "new.jpg"], 10),
+        "one image, with torch": ([*torch, "predict", "model", "new.jpg"], 5),
+        f"amgc predict, {IMAGES} images": ([*AMGC, "predict", "model", "many"], 3),
+        f"{IMAGES} images, with torch": ([*torch, "predict", "model", "many"], 3),
         "amgc forget": ([*AMGC, "forget", "model", "class 0"], 10),
-        "AMGCClassifier().fit, 50 x 1,280": ([sys.executable, "-c", FIT], 10),
+        FIRST_FIT: (fit, 7),
+        "imports and fit": (fit, 5),
     }
     with tempfile.TemporaryDirectory() as folder, kept("start"):
         model = make_model(Path(folder))
         for name, (command, rounds) in jobs.items():
             if quick and name not in QUICK:
                 continue
-            taken = [seconds(command, model if "model" in command else None) for _ in range(1 if quick else rounds)]
-            print(f"  {name:32} {statistics.median(taken):6.2f} s ({min(taken):.2f} to {max(taken):.2f})", flush=True)
+            beside = model if "model" in command else None
+            taken = [seconds(command, beside, name == FIRST_FIT) for _ in range(1 if quick else rounds)]
+            wall, used = zip(*taken, strict=True)
+            print(
+                f"  {name:32} {statistics.median(wall):6.2f} s ({min(wall):.2f} to {max(wall):.2f}), "
+                f"CPU {statistics.median(used):6.2f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ class Plain:
         self.optimizer.step()
 
 
-def jobs(options: dict, dataset: Dataset) -> dict[str, Callable[[], None]]:
-    """Return the jobs, one epoch each."""
+def jobs(options: dict, dataset: Dataset, workers: int) -> dict[str, Callable[[], None]]:
+    """Return the jobs, one epoch each. `workers` is the number of processes that load images for PIL."""
     augment, generator = Augment.of(dataset), torch.Generator().manual_seed(0)
     pixels, labels = dataset.train.take(range(len(dataset.train))), dataset.train.labels
     phase = {"epochs": 1, "extractor_lr": LR, "head_lr": LR, "batch_size": BATCH}
@@ -118,7 +118,7 @@ def jobs(options: dict, dataset: Dataset) -> dict[str, Callable[[], None]]:
     usual, alone = Plain(options, torch.contiguous_format), Plain(options, torch.channels_last)
 
     def pil() -> None:
-        loader = DataLoader(Pictures(dataset.train), BATCH, shuffle=True, num_workers=2)
+        loader = DataLoader(Pictures(dataset.train), BATCH, shuffle=True, num_workers=workers)
         for images, given in loader:
             usual.step(images, given)
 
@@ -142,7 +142,8 @@ def main() -> None:
     with kept("train"):
         for name, options in list(NETWORKS.items())[: 1 if quick else None]:
             count = 16 if quick else 256 if options["width"] == 1 else 2560
-            times = side_by_side(jobs(options, noise(count)), rounds=1 if quick else 2 if options["width"] == 1 else 11)
+            made = jobs(options, noise(count), workers=0 if quick else 2)
+            times = side_by_side(made, rounds=1 if quick else 2 if options["width"] == 1 else 11)
             print(f"{name}: images per second, and how fast the engine is beside it")
             for job, seconds in times.items():
                 print(f"  {job:14} {count / seconds:7.0f}   {seconds / times['engine']:5.2f}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from amgc.engine.session import Vectors
+from amgc.engine.session import Identity
 from amgc.methods.contract import Method, Task
 from amgc.methods.registry import find
 
@@ -33,7 +33,7 @@ def blocks(sizes: Sequence[int], each: int = 12, dim: int = 6, seed: int = 0) ->
 def learned(name: str, stream: Sequence[Block], seed: int = 0, batch: int = 7, **hyper: Any) -> Method[Any]:
     """Return a method after all tasks of the stream, without training steps."""
     entry = find(name)
-    method = entry.kind(replace(entry.hyper, **hyper), Vectors(stream[0][0].shape[1]), torch.device("cpu"))
+    method = entry.kind(replace(entry.hyper, **hyper), Identity(stream[0][0].shape[1]), torch.device("cpu"))
     stop = 0
     for index, (features, labels) in enumerate(stream):
         task = Task(index, range(stop, int(labels.max()) + 1))

@@ -19,7 +19,7 @@ from amgc.cli.main import main
 from amgc.engine.run import run
 from amgc.methods import registry
 from amgc.methods.contract import Task
-from amgc.report import Metrics, find_runs
+from amgc.runs import Metrics, find_runs
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -21,7 +21,7 @@ from PIL import Image
 import amgc
 import amgc.methods
 from amgc.cli.main import COMMANDS
-from amgc.report import load_run
+from amgc.runs import load_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md"])

@@ -21,7 +21,7 @@ from amgc.data import load
 from amgc.data.registry import DATA_SETS
 from amgc.features import build
 from amgc.features.registry import EXTRACTORS
-from amgc.report import load_run
+from amgc.runs import load_run
 
 DOCS = Path(__file__).parents[1] / "docs"
 RUN = ["run", "--data", "labelled.py:photos", "--features", "hog.py", "--data.size", "16", "--tasks", "2", "--out", "x"]

@@ -69,7 +69,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(ValueError, match=r"empty\.py' registers no thing; decorate one with @thing\(name\)"):
         THINGS.find(str(tmp_path / "empty.py"))
-    with pytest.raises(ValueError, match=r"there is no file 'absent\.py' to take a thing from"):
+    with pytest.raises(ValueError, match=r"there is no file 'absent\.py' with a thing"):
         THINGS.find("absent.py")
 
 

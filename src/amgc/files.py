@@ -1,4 +1,4 @@
-"""Write files atomically, and read and write JSON. Free of torch and numpy."""
+"""Write files atomically, and read and write JSON. Does not import torch or numpy."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(
-            f"there is no folder {os.fspath(target.parent)!r} to write {target.name!r} into; make it first."
+            f"there is no folder {os.fspath(target.parent)!r} to write {target.name!r} into; create it first."
         )
     if target.exists() and not target.is_symlink() and not target.is_file():
-        raise FileExistsError(f"{os.fspath(target)!r} is no regular file, and is not replaced; choose another name.")
+        raise FileExistsError(f"{os.fspath(target)!r} is not a regular file and is not replaced; choose another name.")
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
     os.close(handle)
     temporary = Path(name)
@@ -102,7 +102,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Raise FileFormatError if `path` is a link, a pipe or a device: what is written to it would get elsewhere.
+    """Raise FileFormatError if `path` is a link, a pipe or a device, which would redirect what is written to it.
 
     A folder may come from anyone. Files that are replaced atomically need no check: the link itself is replaced.
     """

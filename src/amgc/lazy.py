@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Lazy:
-    """Stands for the module `name`. Use it in the `else` of `if TYPE_CHECKING`, so that type checkers see the module."""
+    """A module that is imported when an attribute is used. Use it in the `else` of `if TYPE_CHECKING`, for type checkers."""
 
     def __init__(self, name: str) -> None:
         self._name = name

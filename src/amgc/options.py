@@ -5,12 +5,13 @@
         size: int = option(64, "side of the images in pixels")
 
 The fields are the flags of the command line, the keys of a preset and the keyword arguments in Python. The files of a run are
-read into dataclasses in the same way. Free of torch.
+read into dataclasses in the same way. Does not import torch.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -25,14 +26,63 @@ T = TypeVar("T")
 type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
-def option(default: Any, help: str, source: str = "", *, path: bool = False, metavar: str | None = None) -> Any:
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a number. A number within them is finite.
+
+    >>> print(Bounds(least=0)), print(Bounds(above=0)), print(Bounds(least=1, most=1000)), print(Bounds(least=0, below=1))
+    finite and not negative
+    positive and finite
+    from 1 to 1,000
+    at least 0 and below 1
+    (None, None, None, None)
+    """
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.most and self.above < number < self.below
+
+    def __str__(self) -> str:
+        given = {name: value for name, value in vars(self).items() if abs(value) < math.inf}
+        if given == {"least": 0}:
+            return "finite and not negative"
+        if given == {"above": 0}:
+            return "positive and finite"
+        if given.keys() == {"least", "most"}:
+            return f"from {self.least:,} to {self.most:,}"
+        words = {"least": "at least", "most": "at most"}
+        return " and ".join(f"{words.get(name, name)} {value:,}" for name, value in given.items())
+
+
+class Checked:
+    """Base class of dataclasses whose fields are options: values are compared with their bounds."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]  # always a dataclass
+            value = getattr(self, each.name)
+            numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+            bounds = each.metadata.get("bounds", Bounds())
+            if bounds != Bounds() and not all(number in bounds for number in numbers):
+                raise ValueError(f"{each.name} must be {bounds}, not {value!r}.")
+
+
+def option(
+    default: Any, help: str, source: str = "", *, path: bool = False, metavar: str | None = None, **bounds: float
+) -> Any:
     """Declare a field of a frozen dataclass as an option.
 
     source : where the default comes from, such as a paper's section; empty for our own choice.
+    bounds : `least`, `above`, `most` or `below`, for a number or for each number of a tuple. `Checked` checks them.
     path : whether the value is the path of a file or folder. A run's config stores it as an absolute path.
     metavar : what the help text calls the value; by default its type.
     """
-    return field(default=default, metadata={"help": help, "source": source, "path": path, "metavar": metavar})
+    return field(
+        default=default, metadata={"help": help, "source": source, "path": path, "metavar": metavar, "bounds": Bounds(**bounds)}
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Find methods, data sets and feature extractors by name, or in a user's own Python file. Free of torch.
+"""Find methods, data sets and feature extractors by name, or in a user's own Python file. Does not import torch.
 
 Each kind has a registry. Modules of the package register themselves with a decorator; they are imported when a name is first
 asked for. `--method`, `--data` and `--features` also take the path of a `.py` file that uses the same decorator.
@@ -101,7 +101,7 @@ def import_file(path: Path, kind: str = "module") -> str:
     depend on the name, so they are never reused after the code of an extractor has changed.
     """
     if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r} to take a {kind} from.")
+        raise ValueError(f"there is no file {str(path)!r} with a {kind}.")
     path = path.resolve()
     name = _module_name(path)
     if name not in sys.modules:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -211,12 +211,12 @@ def read_array(path: str | os.PathLike[str], name: str) -> list[float]:
     return values
 
 
-def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def prefixed(prefix: str, tensors: dict[str, T]) -> dict[str, T]:
     """Return the tensors with a prefix before their names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
-def without(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def without(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     """Return the tensors whose names have the prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 

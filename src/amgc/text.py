@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and a symbol without ink
+FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and a symbol that are not visible
 DASH = "–"  # stands for a value that is undefined or not yet known
 
 
@@ -57,7 +57,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which names of folders may contain and a terminal would obey.
+    """Replace control characters, which names of folders may contain and a terminal would execute.
 
     >>> printable("a\\x1b[31mb")
     'a?[31mb'
@@ -66,7 +66,7 @@ def printable(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell of a CSV file. Spreadsheets compute what begins with =, +, - or @, unless after an apostrophe.
+    """Return a text for a cell of a CSV file. After an apostrophe, spreadsheets do not take =, +, - or @ for a formula.
 
     >>> cell("=1+1"), cell("cat")
     ("'=1+1", 'cat')
@@ -75,7 +75,7 @@ def cell(text: str) -> str:
 
 
 def visible(text: str) -> bool:
-    """Return whether a text has a character that can be seen, beside spaces, controls, marks and fillers.
+    """Return whether a text has a visible character: not a space, control character, mark or filler.
 
     >>> visible("cat"), visible(" "), visible("\\u200b\\u2060"), visible("\\u3164")
     (True, False, False, False)

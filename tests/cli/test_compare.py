@@ -26,7 +26,7 @@ from amgc.cli.main import main
 from amgc.cli.progress import Quiet
 from amgc.methods import registry
 from amgc.methods.registry import methods
-from amgc.report import find_runs
+from amgc.runs import find_runs
 from amgc.runs.folder import RunFolder
 
 SHORT = ["--classes", "0", "1", "2", "3", "--features.dim", "8", "--first.epochs", "1", "--later.epochs", "2"]

@@ -50,7 +50,7 @@ def test_a_report_does_not_import_torch(runs):
         ([], 2, "Specify at least one folder"),
         (["nowhere"], 2, "there is no folder 'nowhere'"),
         (["RUNS", "-o", "."], 2, "'.' is a folder; specify a file in it: -o report.html"),
-        (["RUNS", "--section", "no.py"], 2, "there is no file 'no.py' to take a section from"),
+        (["RUNS", "--section", "no.py"], 2, "there is no file 'no.py' with a section"),
         (["RUNS", "-o", "no/such/page.html"], 2, "there is no folder 'no/such'"),
     ],
 )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -99,24 +97,16 @@ def test_the_error_without_ray_says_what_to_install(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_ray_gives_the_same_bits_and_a_killed_driver_goes_on(monkeypatch):
-    """Ray Data with two actors. The driver gets kill -9 after its first shard."""
+def test_ray_gives_the_same_bits(monkeypatch):
+    """Ray Data with two actors. tests/distributed kills the driver, which does not depend on where the workers are."""
     pytest.importorskip("ray.data", reason="needs Ray Data: pip install 'amgc[ray]'")
-    folder("photos", "cat", "dog", count=20)
+    folder("photos", "cat", "dog")
     monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    common = ["learn", "MODEL", "photos", *QUICK, "--shard-files", "4", "--quiet"]
-    command = [sys.executable, "-m", "amgc", *common, "--on", "ray", "--jobs", "2"]
-    command[command.index("MODEL")] = "model"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 600
-        while not any(Path("model/.shards").glob("*.safetensors")):
-            assert time.monotonic() < deadline and process.poll() is None, process.communicate(timeout=60)
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    kept = len(list(Path("model/.shards").glob("*.safetensors")))
+    flags = ["photos", *QUICK, "--shard-files", "7", "--quiet"]
+    command = [sys.executable, "-m", "amgc", "learn", "model", *flags, "--on", "ray", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0 and kept >= 1, done.stderr
-    assert main([word if word != "MODEL" else "other" for word in common] + ["--jobs", "1"]) == 0
-    assert Model.open("model").classes == {"cat": 20, "dog": 20}
+    assert done.returncode == 0, done.stderr
+    assert main(["learn", "other", *flags, "--jobs", "1"]) == 0
+    assert Model.open("model").classes == {"cat": 12, "dog": 12}
     assert bits("model") == bits("other")

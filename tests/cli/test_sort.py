@@ -221,6 +221,8 @@ def test_images_that_were_learned_in_an_earlier_call_are_named(capsys):
         assert main(["learn", "model", "--label", "cat", "a", *(QUICK if not Path("model").exists() else [])]) == 0
     said = capsys.readouterr().out
     assert "6 images had probably been learned before, by the same class, and count twice now" in said
+    assert main(["learn", "model", "--label", "cat", "a/cat 3.png"]) == 0
+    assert "1 image had probably been learned before, by the same class, and counts twice now" in capsys.readouterr().out
     assert said.count("a/cat 3.png") == 1
 
 

@@ -12,7 +12,7 @@ from amgc.cli.flags import parse
 from amgc.cli.main import main
 from amgc.features.lite import Lite, is_installed
 from amgc.methods.registry import methods
-from amgc.report import find_runs
+from amgc.runs import find_runs
 
 WARM = [name for name in presets.names() if name.startswith("warm-")]
 FROZEN = [name for name, entry in methods().items() if not entry.hyper.later.epochs]

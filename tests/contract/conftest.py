@@ -14,12 +14,12 @@ from amgc.engine.run import run
 from amgc.methods import registry
 from amgc.methods.registry import methods
 
-# They share the code of amgc, sbgc, acil, ldc and efc++, which are always tested.
-SIBLINGS = {"dbgc", "dbgc-sm", "dblc", "sblc", "sbndbolc", "ds-al", "sdc", "adc", "efc"}
-SLOW = pytest.mark.slow
+# Always tested, and with all kernels. The others share their code or their kinds of state: `make test-all` tests them too.
+FAMILIES = {"acil", "adagauss", "amgc", "amgc-exact", "ewc", "fecam", "finetune", "lda", "ldc", "pass", "ranpac", "sbgc"}
+NAMES = (*methods(), documented.NAME)
 
 
-@pytest.fixture(params=[pytest.param(name, marks=SLOW if name in SIBLINGS else ()) for name in (*methods(), documented.NAME)])
+@pytest.fixture(params=[pytest.param(name, marks=() if name in FAMILIES else pytest.mark.slow) for name in NAMES])
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == documented.NAME:
         monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())

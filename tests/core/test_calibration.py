@@ -52,6 +52,7 @@ def test_the_calibration_error_on_gaussians_is_small(form, seed):
     assert calibration_error(classifier.predict_proba(fresh), classifier.predict(fresh) == truth) < 0.08
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_labels_get_equal_probabilities(form, seed):
@@ -79,6 +80,7 @@ def test_few_samples_make_it_less_sure():
     assert confidence(3) < confidence(30) < confidence(1000)
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("samples", [5, 20, 50])
 def test_probabilities_of_held_out_digits_are_calibrated(form, samples):

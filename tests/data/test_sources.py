@@ -158,7 +158,9 @@ def test_a_source_learns_the_same_as_a_folder(tmp_path, monkeypatch):
     assert float((one.mean - two.mean[order]).abs().max()) < 1e-5 * float(one.mean.abs().max())
 
 
-@pytest.mark.parametrize(("damage", "why"), [("text", "no tar file"), ("cut", "damaged, or cut off"), ("gone", "No such file")])
+@pytest.mark.parametrize(
+    ("damage", "why"), [("text", "not a tar file"), ("cut", "damaged, or cut off"), ("gone", "No such file")]
+)
 def test_a_damaged_tar_file_is_named_and_nothing_is_learned(tmp_path, monkeypatch, capsys, damage, why):
     monkeypatch.chdir(tmp_path)
     good, bad = tar(Path("good.tar"), images()), tar(Path("bad.tar"), images())
@@ -199,7 +201,7 @@ def test_missing_columns_are_named(tmp_path):
     with pytest.raises(ShardError, match=r"0\.parquet: it has no column 'kind' of labels; it has 'image', 'label'"):
         list(open_source(source, {"label_column": "kind"})[0].samples())
     (tmp_path / "data" / "0.parquet").write_text("no")
-    with pytest.raises(ShardError, match=r"0\.parquet: it is no Parquet file"):
+    with pytest.raises(ShardError, match=r"0\.parquet: it is not a Parquet file"):
         list(open_source(source)[0].samples())
 
 

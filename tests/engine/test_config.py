@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_named(chosen: dict[str, Any], message: str) -> Non
     [
         ("fecam", {"correlation": 1}, "correlation must be bool, not 1"),
         ("dbgc", {"softmax": "both"}, "softmax must be one of global, local; not 'both'"),
-        ("dbgc", {"decay": 1.0}, "decay must be below 1"),
+        ("dbgc", {"decay": 1.0}, "decay must be at least 0 and below 1, not 1.0"),
         ("dbgc", {"soft_margin": -1.0}, "soft_margin must be finite and not negative"),
         ("dbgc", {"margin": -1.0}, "margin must be finite and not negative"),
         ("amgc-exact", {"margin": -1.0}, "margin must be finite and not negative"),

@@ -44,7 +44,7 @@ def folder(stopped: Path, tmp_path: Path) -> Path:
 
 def test_a_folder_holds_one_run(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(RunExistsError, match="holds a run already; resume it"):
+    with pytest.raises(RunExistsError, match="already contains a run; resume it"):
         run(tiny.config(), folder, dataset=tiny.images())
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 

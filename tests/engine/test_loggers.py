@@ -16,7 +16,7 @@ from amgc.engine.loggers import moment, task_values
 from amgc.engine.run import resume, run
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
-from amgc.report import Metrics
+from amgc.runs import Metrics
 
 SIZES, STEPS = (2, 2, 2), 6  # two epochs of three steps in every task
 

@@ -21,7 +21,7 @@ from amgc.engine.session import Session
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.contract import Task
 from amgc.methods.registry import find
-from amgc.report import load_observed, load_run
+from amgc.runs import load_observed, load_run
 
 pytestmark = pytest.mark.cpus
 

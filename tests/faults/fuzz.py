@@ -47,7 +47,7 @@ from amgc.features.weights import load_extractor, read_weights, save_extractor
 from amgc.model import Model
 from amgc.model.folder import Folder, digest
 from amgc.model.manifest import Manifest
-from amgc.report import load_run
+from amgc.runs import load_run
 
 SECONDS = 30  # that a command may take with a damaged file
 GROWTH = 1_000_000  # kilobytes that the process may grow beyond its peak before

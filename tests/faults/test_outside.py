@@ -27,7 +27,7 @@ from amgc.data import load, storage
 from amgc.features.weights import read_weights
 from amgc.files import FileFormatError
 from amgc.model import Model
-from amgc.report import load_run
+from amgc.runs import load_run
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has none")

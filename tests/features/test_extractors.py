@@ -232,14 +232,14 @@ def test_a_new_extractor_is_a_dataclass_and_a_decorator(monkeypatch: pytest.Monk
         ("resnet81", {}, "did you mean 'resnet18'"),
         ("resnet18:big", {}, "no extractor 'resnet18:big'"),
         ("resnet18", {"stem": "cifar10"}, "stem must be one of cifar, imagenet, imagenet3; not 'cifar10'"),
-        ("resnet18", {"width": 0.0}, "width must be from 1/64"),
-        ("resnet18", {"width": float("nan")}, "width must be from 1/64"),
+        ("resnet18", {"width": 0.0}, "width must be from 0.015625 to 64"),
+        ("resnet18", {"width": float("nan")}, "width must be from 0.015625 to 64"),
         ("resnet32", {"shortcut": "C"}, "shortcut must be one of A, B"),
         ("convnet", {"dim": 10}, "multiple of 4"),
         ("convnet", {"image_shape": (1, 3, 8)}, "at least 4 × 4 pixels, not 3 × 8"),
         ("convnet", {"image_shape": (8, 8)}, "must be \\(channels, height, width\\)"),
         ("convnet", {"image_shape": (0, 8, 8)}, "each at least 1"),
-        ("timm", {"resize": -1}, "resize must be a side"),
+        ("timm", {"resize": -1}, "resize must be finite and not negative"),
     ],
 )
 def test_a_wrong_name_or_option_is_named_in_the_error(name: str, options: dict, message: str) -> None:

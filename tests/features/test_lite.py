@@ -175,7 +175,7 @@ def test_resize_enlarges_images_before_the_network() -> None:
     images = torch.randn(2, 3, 32, 32)
     larger = nn.functional.interpolate(images, (96, 96), mode="bilinear", antialias=True)
     torch.testing.assert_close(lite(size=32, resize=96)(images), lite(size=96)(larger))
-    with pytest.raises(ValueError, match="resize must be a side in pixels"):
+    with pytest.raises(ValueError, match="resize must be finite and not negative"):
         build("lite0", image_shape=(3, 32, 32), resize=-1)
 
 

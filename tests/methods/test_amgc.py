@@ -19,7 +19,7 @@ from amgc.core import losses as losses_module
 from amgc.data import Dataset, Images
 from amgc.engine.config import Config
 from amgc.engine.run import resume, run
-from amgc.engine.session import Vectors
+from amgc.engine.session import Identity
 from amgc.engine.watch import Stopped, Watch
 from amgc.methods.amgc import AMGC
 from amgc.methods.contract import Batch, Task
@@ -37,7 +37,7 @@ class World:
         rng = np.random.default_rng(0)
         entry = find(name)
         self.hyper = replace(entry.hyper, **hyper)
-        self.method: Any = entry.kind(self.hyper, Vectors(DIM), torch.device("cpu"))
+        self.method: Any = entry.kind(self.hyper, Identity(DIM), torch.device("cpu"))
         self.old_rows = {k: self.draw(rng, 12 + k) for k in OLD}
         self.features, self.labels = np.concatenate([self.draw(rng, 9), self.draw(rng, 7)]), np.repeat(list(NEW), (9, 7))
         drawing = torch.Generator().manual_seed(0)
@@ -348,7 +348,7 @@ def test_the_closed_form_is_half_of_lda(tmp_path: Path) -> None:
 def test_a_config_made_in_python_is_the_closed_form() -> None:
     """One shared covariance, and a ridge chosen by leave-one-out, without settings of the command line."""
     config = Config("amgc-closed", find("amgc-closed").hyper)
-    method = find(config.method).kind(config.hyper, Vectors(DIM), torch.device("cpu"))
+    method = find(config.method).kind(config.hyper, Identity(DIM), torch.device("cpu"))
     assert method.statistics.form == "shared" and config.hyper.ridge is None
 
 

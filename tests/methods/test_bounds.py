@@ -13,7 +13,7 @@ import torch
 from reference import cross_entropy, tensor
 
 from amgc.engine.run import run
-from amgc.engine.session import Vectors
+from amgc.engine.session import Identity
 from amgc.methods.contract import Batch, Hyper, LinearHead, Method, Task
 from amgc.methods.joint import Joint
 from amgc.methods.registry import find, method, methods
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cpus
 def test_fine_tuning_lets_the_seen_or_the_new_classes_compete(softmax: str, among: range) -> None:
     rng, entry = np.random.default_rng(0), find("finetune")
     weight, bias, rows, labels = rng.normal(size=(5, 4)), rng.normal(size=5), rng.normal(size=(6, 4)), [3, 4, 4, 3, 3, 4]
-    learner = entry.kind(replace(entry.hyper, softmax=softmax), Vectors(4), torch.device("cpu"))
+    learner = entry.kind(replace(entry.hyper, softmax=softmax), Identity(4), torch.device("cpu"))
     learner.task = Task(1, range(3, 5))
     learner.head.set(tensor(weight, torch.float32), tensor(bias, torch.float32))
     batch = Batch(tensor(rows, torch.float32), torch.tensor(labels), torch.Generator(), lambda network: torch.zeros(0))

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from amgc.engine.run import run
-from amgc.engine.session import Session, Vectors, make_network
+from amgc.engine.session import Identity, Session, make_network
 from amgc.engine.training import rate
 from amgc.engine.watch import Watch
 from amgc.methods.contract import Batch, Task
@@ -176,5 +176,5 @@ def test_a_temperature_of_zero_is_refused() -> None:
 
 
 def test_vectors_have_no_network_to_train() -> None:
-    made = PASS(find("pass").hyper, Vectors(4), torch.device("cpu"))
+    made = PASS(find("pass").hyper, Identity(4), torch.device("cpu"))
     assert not made.trains_network() and not made.turns

@@ -13,7 +13,7 @@ import torch
 from model.drawing import draw
 from PIL import Image
 
-from amgc.model import ImageError, PictureError
+from amgc.model import ImageError
 from amgc.model.inputs import Frame, images_from
 
 FRAME = Frame(8, 8, 3)
@@ -226,7 +226,3 @@ def test_entries_of_a_folder_that_cannot_be_read_are_named_and_do_not_stop_the_o
     assert (
         all("no such file" in said[name] for name in ("gone.png", "missing.png")) and "not a regular file" in said["pipe.png"]
     )
-
-
-def test_the_earlier_name_of_the_error_still_works() -> None:
-    assert PictureError is ImageError

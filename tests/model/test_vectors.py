@@ -211,6 +211,8 @@ def test_the_commands_take_files_of_vectors(tmp_path, capsys, monkeypatch):
         json.loads(line) for line in run(capsys, "predict", "model", "new.npz", "--json", "--reject", "0.01").splitlines()
     ]
     assert [one["source"] for one in answers] == ["new.npz, row 0", "new.npz, row 1"] and answers[0]["answer"] == "ant"
+    shown = run(capsys, "predict", "model", "new.npz")
+    assert shown.split()[0] == "vector" and "share of vectors of known classes" in shown and "image" not in shown
     found = json.loads(run(capsys, "evaluate", "model", "both.npz", "--json"))
     assert found["images"] == 30 and found["accuracy"] == AMGCClassifier().fit(x, y).score(new, labels)
     run(capsys, "learn", "model", "--label", "dog", "new.npz")

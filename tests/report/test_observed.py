@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amgc.report import RunError, load_observed, load_run
+from amgc.runs import RunError, load_observed, load_run
 from amgc.runs.observed import Gaussian, Margins
 
 CONTENT: dict[str, Any] = {

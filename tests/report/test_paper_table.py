@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from report.conftest import WriteRun
 
-from amgc.report import FORMATS, RunError, named_runs, paper_table
+from amgc.report import FORMATS, named_runs, paper_table
 from amgc.report.paper import NAMES, TABLES, departures, figures
 from amgc.report.paper_table import PaperTable
 from amgc.report.table import WIDTH
-from amgc.runs import load_run
+from amgc.runs import RunError, load_run
 
 TEN = (10,) * 10  # how the paper splits CIFAR-100 at T = 10
 TWENTY = (5,) * 20

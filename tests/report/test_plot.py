@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from amgc.report import load_run, plot_accuracy
+from amgc.report import plot_accuracy
 from amgc.report.style import spread_labels
+from amgc.runs import load_run
 
 WriteRun = Callable[..., Path]
 
@@ -92,7 +93,7 @@ def test_a_plot_that_cannot_be_made_says_why(write_run: WriteRun, tmp_path: Path
     run = load_run(write_run("amgc", [1], [[90]]))
     with pytest.raises(ValueError, match=r"\.png or \.svg"):
         plot_accuracy([run], tmp_path / "accuracy.gif")
-    with pytest.raises(FileNotFoundError, match="make it first"):
+    with pytest.raises(FileNotFoundError, match="create it first"):
         plot_accuracy([run], tmp_path / "nowhere" / "accuracy.png")
     with pytest.raises(ValueError, match="No run has finished a task"):
         plot_accuracy([load_run(write_run("lwf", [1], []))], tmp_path / "accuracy.png")
@@ -101,7 +102,7 @@ def test_a_plot_that_cannot_be_made_says_why(write_run: WriteRun, tmp_path: Path
 def test_drawing_imports_no_pyplot(write_run: WriteRun, tmp_path: Path) -> None:
     path = write_run("amgc", [1], [[90]])
     code = (
-        "import sys; from amgc.report import *; "
+        "import sys; from amgc.report import *; from amgc.runs import *; "
         f"plot_accuracy([load_run({str(path)!r})], {str(tmp_path / 'a.png')!r}); "
         "print('matplotlib.pyplot' in sys.modules, 'torch' in sys.modules)"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amgc.report import RunError, find_runs, labels, load_run
+from amgc.runs import RunError, find_runs, labels, load_run
 
 WriteRun = Callable[..., Path]
 

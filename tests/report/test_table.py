@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from amgc.report import DEFINITIONS, RunRecord, accuracy_table, details, load_run
+from amgc.report import accuracy_table, details
 from amgc.report.run_tables import evenly
 from amgc.report.table import Table, as_csv, as_latex, as_markdown, as_text
+from amgc.runs import DEFINITIONS, RunRecord, load_run
 
 WriteRun = Callable[..., Path]
 

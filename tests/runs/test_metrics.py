@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amgc.report import DEFINITIONS, Metrics
+from amgc.runs import DEFINITIONS, Metrics
 
 # Three tasks of 2, 1 and 2 classes; 10, 20 | 5 | 10, 5 test images.
 UNEQUAL = Metrics(

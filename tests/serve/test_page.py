@@ -70,6 +70,7 @@ def test_the_page_says_when_there_are_too_few_pictures_to_tell_what_is_typical(t
         assert "less typical" in tab.ask(drawn["desert"][0])
 
 
+@pytest.mark.slow
 def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, tmp_path):
     with server(model, home=tmp_path) as served:
         assert "has no classes yet" in served.said

@@ -9,7 +9,7 @@ import os
 from amgc.api.commands import compare, load_run, run
 from amgc.api.runs import Comparison, Plot, Runs
 
-# Threads that wait asleep, as on the command line (see cli.main). The variable is read when torch is imported.
+# Waiting threads sleep, as on the command line (see cli.main). torch reads the variable when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __all__ = ["Comparison", "Plot", "Runs", "compare", "load_run", "run"]

@@ -32,7 +32,7 @@ def run(
 ) -> Runs:
     """Train methods on a stream of tasks, as the command `amgc run` does, and return the runs.
 
-    Calling it again with the same settings returns the runs that are there. Runs that were interrupted are resumed.
+    Calling it again with the same settings returns the finished runs, and resumes interrupted ones.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def run(
     method : name or .py file of a method, or several. The preset's methods by default.
     data, features : data source and feature extractor. The preset's by default.
     out : folder of the run. By default `runs/NAME`, or the next free `runs/NAME-2`, `-3` and so on.
-    progress : print what the run costs and how far it is.
+    progress : print the estimated cost and the progress.
     **settings : any other flag of `amgc run`. The split into tasks is `tasks`, or `first_classes` and `increment`, or
         `sizes`; `classes`, `natural_order` and `seed` choose classes and their order. `first` and `later` are dictionaries of
         how task 1 and the later tasks are trained. `data_options` and `features_options` are dictionaries, too. Settings of

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amgc.report import Metrics, RunRecord, accuracy_table, find_runs, labels, plot_accuracy
+from amgc.report import accuracy_table, plot_accuracy
 from amgc.report.table import WIDTH, as_text
+from amgc.runs import Metrics, RunRecord, find_runs, labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +102,7 @@ class Runs(Mapping[str, RunRecord]):
             drawn, png = Path(folder) / "accuracy.png", io.BytesIO()
             for file in [drawn] if path is None else [path, drawn]:
                 plot_accuracy(list(self.values()), file)
-            with Image.open(drawn) as image:  # 64 colours make it a third as large: notebooks keep it
+            with Image.open(drawn) as image:  # 64 colours: a third of the size, because notebooks store it
                 image.convert("RGB").quantize(64).save(png, "PNG", optimize=True)
         return Plot(png.getvalue())
 

@@ -216,9 +216,10 @@ def tasks_name(config: Config) -> str:
 
 def local_resources(given: Compare) -> tuple[int, int]:
     """Return the number of jobs at a time on this machine and the threads of each."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = given.jobs or len(visible_gpus()) or min(cores, MAX_JOBS)
-    return jobs, max(1, cores // jobs)
+    from amgc.data.image_files import available_cores
+
+    jobs = given.jobs or len(visible_gpus()) or min(available_cores(), MAX_JOBS)
+    return jobs, max(1, available_cores() // jobs)
 
 
 def visible_gpus() -> list[str]:

@@ -46,7 +46,7 @@ def check_text(arguments: Sequence[str]) -> None:
 
 
 def trust(given: Sequence[str]) -> None:
-    """Execute the Python files that a run's folder may name because the user names them here. Their paths are printed first."""
+    """Execute Python files that the user has named, so that a run's folder may refer to them. Their paths are printed first."""
     from amgc.registry import import_file, is_file
 
     for path in given:

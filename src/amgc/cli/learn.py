@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import UsageError
-from amgc.cli.image_folders import images_by_class, images_of_class
-from amgc.cli.output import shortened, show
-from amgc.cli.own_images import ModelFolder
-from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
-from amgc.cli.sources import (
+from amgc.cli.inputs import (
     ImageColumn,
     LabelColumn,
-    On,
-    Split,
-    Workers,
-    are_sources,
+    SplitFlag,
+    check_kind,
     columns,
-    has_finished,
-    is_unfinished,
-    learn_shards,
+    images_by_class,
+    images_of_class,
+    kind_of,
     shards_of,
+    vectors_by_class,
 )
+from amgc.cli.output import shortened, show
+from amgc.cli.own_images import ModelFolder
 from amgc.cli.tyro_flags import several
+from amgc.cli.workers import On, Workers, has_finished, is_unfinished, learn_shards
 from amgc.data.shards import Shard
 from amgc.text import duration, plural
 
@@ -49,7 +47,7 @@ Photos: TypeAlias = Annotated[
     ),
 ]
 UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks for which amgc has no weights
-LONG = 10.0  # seconds of learning from which on the expected time is printed
+LONG = 10.0  # minimum number of expected seconds for which the expected time is printed
 
 
 def learn(
@@ -83,13 +81,13 @@ def learn(
         int | None, arg(metavar="INT", help="with --epsilon: number of times that a class can be learned (default: 1)")
     ] = None,
     fewest: Annotated[
-        int | None, arg(metavar="INT", help="for a new model: refuse to learn fewer images of a class at a time (default: 1)")
+        int | None, arg(metavar="INT", help="for a new model: minimum number of images of a class in a call (default: 1)")
     ] = None,
     covariance: Annotated[
         Form | None,
-        arg(help="for a new model: form of the covariances; shared needs least with many classes (default: by features)"),
+        arg(help="for a new model: form of the covariances; shared is the smallest for many classes (default: by features)"),
     ] = None,
-    jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with so many processes")] = None,
+    jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with this number of processes")] = None,
     on: Annotated[On, arg(help="learn in shards, with processes on this machine or with Ray Data")] = "here",
     address: Annotated[
         str | None, arg(metavar="TEXT", help="with --on ray: the cluster (default: $RAY_ADDRESS, or start one here)")
@@ -97,10 +95,10 @@ def learn(
     cpus: Annotated[float, arg(metavar="FLOAT", help="with --on ray: CPUs of a worker")] = 1.0,
     gpus: Annotated[float, arg(metavar="FLOAT", help="with --on ray: GPUs of a worker")] = 0.0,
     shard_files: Annotated[
-        int | None, arg(metavar="INT", help="images of folders in a shard (default: by their number, at most 1,000)")
+        int | None, arg(metavar="INT", help="images per shard of folders (default: depends on their number, at most 1,000)")
     ] = None,
-    skip_shards: Annotated[bool, arg(help="leave out shards that cannot be read in several tries")] = False,
-    split: Split = None,
+    skip_shards: Annotated[bool, arg(help="skip shards that cannot be read after several attempts")] = False,
+    split: SplitFlag = None,
     image_column: ImageColumn = None,
     label_column: LabelColumn = None,
     quiet: Annotated[bool, arg(help="print errors only")] = False,
@@ -110,21 +108,20 @@ def learn(
     `amgc learn MODEL --label CLASS IMAGE …` learns one class. Images of a known class are added to it. No image is stored.
     `amgc learn MODEL FILE.npz` learns from vectors, such as embeddings: arrays x (n, d) and y (n,), or a .parquet file with a
     column `label`.
-    `amgc learn MODEL wds:train-*.tar --jobs 8` learns from shards, on many workers; repeated after a stop, it goes on.
+    `amgc learn MODEL wds:train-*.tar --jobs 8` learns from shards, on many workers. The same command resumes it.
     """
     images: Mapping[str, Sequence[Any]] = {}
     shards: list[Shard] = []
     left_out: list[str] = []
     workers = Workers(jobs, on, address, cpus, gpus, skip_shards, shard_files)
     workers.check()
-    from_sources = are_sources(folders)
-    chosen_columns = columns(from_sources, split, image_column, label_column)
-    given_vectors = not from_sources and are_vectors(folders)
-    if given_vectors:
+    kind = kind_of(folders)
+    chosen_columns = columns(kind, split, image_column, label_column)
+    if kind == "vectors":
         features = features or (None if (Path(model) / "manifest.json").is_file() else "vectors")
-    if from_sources or workers.asked:
+    if kind == "sources" or workers.asked:
         shards, left_out = shards_of(folders, chosen_columns, label, shard_files)
-    elif given_vectors:
+    elif kind == "vectors":
         images = vectors_by_class(folders, "train", label)
     else:
         images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
@@ -147,7 +144,7 @@ def learn(
     }
     opened, created = open_or_create(model, {} if shards and is_unfinished(model, chosen) else chosen)
     try:
-        check_kind(opened, given_vectors)
+        check_kind(opened, kind)
         if shards:
             learned = learn_shards(opened, shards, workers, chosen, quiet)
         else:
@@ -238,12 +235,12 @@ def describe_learned(learned: Learned, left_out: Sequence[str], manifest: Manife
         lines.append(f"{plural(len(learned.skipped), noun)} could not be used:")
         lines += [f"  {path}: {reason}" for path, reason in learned.skipped]
     if learned.repeated:
-        again = plural(len(learned.repeated), "image")
+        again = plural(len(learned.repeated), noun)
         lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")
     if learned.learned_before:
-        count = plural(len(learned.learned_before), "image")
+        many, counts = plural(len(learned.learned_before), noun), "counts" if len(learned.learned_before) == 1 else "count"
         lines.append(
-            f"{count} had probably been learned before, by the same class, and count twice now (`amgc undo` takes that back): "
+            f"{many} had probably been learned before, by the same class, and {counts} twice now (`amgc undo` undoes it): "
             f"{shortened(learned.learned_before)}"
         )
     lines += [f"Left out: {text}" for text in left_out]

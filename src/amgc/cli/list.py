@@ -12,7 +12,7 @@ from amgc.registry import Entry
 
 
 def list_names(
-    what: Annotated[Positional[Literal["methods", "data", "features", "presets"]], arg(help="which kind")],
+    what: Annotated[Positional[Literal["methods", "data", "features", "presets"]], arg(help="what to list")],
     verbose: Annotated[bool, arg(aliases=["-v"], help="also hyper-parameters, options, or the cost of a preset")] = False,
 ) -> None:
     """List what is available, by name."""

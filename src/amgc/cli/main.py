@@ -26,9 +26,9 @@ COMMANDS = {  # module.function, and the text of `amgc --help`
     "report": ("results.report", "write runs as one HTML page with tables, figures and all settings; needs no network"),
     "learn": ("learn.learn", "own images: learn classes from folders of images; the first call creates the model"),
     "predict": ("predict.predict", "own images: predict the classes of images"),
-    "sort": ("sort.sort", "own images: put photos into a folder for each class; dry run, undo"),
-    "rename": ("corrections.rename", "own images: rename a class, or join two classes"),
-    "undo": ("corrections.undo", "own images: take back the last change of a model"),
+    "sort": ("sort.sort", "own images: sort photos into a folder for each class; this can be undone"),
+    "rename": ("own_images.rename", "own images: rename a class, or join two classes"),
+    "undo": ("own_images.undo", "own images: undo the last change to a model"),
     "forget": ("own_images.forget", "own images: make a model forget a class"),
     "merge": ("own_images.merge", "own images: merge models that learned at different places into one"),
     "info": ("own_images.info", "own images: classes, stored statistics and what is never stored"),
@@ -45,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code: 0, 1 (failed), 2 (wrong input) or 130 (stopped by the user)."""
     # Let waiting threads sleep: on a busy machine, spinning threads make a run ten to a hundred times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch reads it when it is imported
-    gc.set_threshold(100_000)  # hundreds of thousands of objects are made by importing torch, and stay: search them rarely
+    gc.set_threshold(100_000)  # importing torch creates hundreds of thousands of objects that are never freed
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show, and names that are not UTF-8, become escapes
+        if isinstance(stream, io.TextIOWrapper):  # escape what the terminal cannot show, and names that are not UTF-8
             stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):

@@ -1,8 +1,7 @@
-"""Copy, move or link files into folders, with a journal that `undo` plays back. No file is overwritten or lost.
+"""Copy, move or link files into folders, with a journal for `undo`. No file is overwritten or lost.
 
-One file after another: a line of the journal says what is about to happen and is flushed to the disk, then it happens. A
-process that is killed therefore leaves at most one unfinished operation, that of the last line, which the next call finishes or
-ignores.
+Each operation is first written to the journal and flushed to the disk, then executed. A process that is killed therefore leaves
+at most one unfinished operation, that of the last line. The next call finishes or ignores it.
 
 A name is claimed by creating an empty file, which fails if the name is taken. A file that moves within a file system then
 replaces its claim in one step, so it is at one of the two places at any moment. Between file systems it is copied under a
@@ -45,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sort:
-    """What one call has done, in order. `folders` were created by it. `ended` : it was neither killed nor did it fail."""
+    """The operations of one call, in order, and the folders that it created. ended : whether the call was completed."""
 
     entries: list[Entry] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -148,7 +147,7 @@ def is_there(how: How, source: Path, target: Path) -> bool:
 
 
 def transfer(how: How, source: Path, target: Path) -> None:
-    """Copy, move or link one file. Raises FileExistsError if the target exists."""
+    """Copy, move or link a file. Raises FileExistsError if the target exists."""
     if how == "link":
         os.symlink(source, target)
         return
@@ -265,7 +264,7 @@ def _is_claim(path: str, entry: Entry) -> bool:
 
 
 def undo(folder: Path) -> Undone:
-    """Undo the last sorting into a folder. Killed and called again, it continues."""
+    """Undo the last sort into a folder. If it is interrupted, the next call continues."""
     if not (folder / JOURNAL).exists():
         raise FileNotFoundError(f"there is no {JOURNAL} in {str(folder)!r}, so nothing was sorted into it.")
     with _locked(folder):
@@ -304,7 +303,7 @@ def _undo(entry: Entry) -> str | None:
             return "it is no longer the link that was made"
         os.unlink(target)
         return None
-    if _is_claim(source, entry):  # an undo that was killed; an empty file at this place is no photo
+    if _is_claim(source, entry):  # left by an interrupted undo; an empty file is not a photo
         os.unlink(source)
     exists = os.path.isfile(source)
     if exists and filecmp.cmp(source, target, shallow=False):
@@ -320,7 +319,7 @@ def _undo(entry: Entry) -> str | None:
 
 
 def _is_photo(path: str) -> bool:
-    """Return whether a file has the name of an image. A journal that says otherwise could put a program anywhere."""
+    """Return whether a file has the name of an image. Otherwise, a manipulated journal could put a program anywhere."""
     from PIL import Image
 
     name = os.path.basename(path)

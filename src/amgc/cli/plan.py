@@ -160,7 +160,7 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
     from amgc.engine.run import resume, run
 
     shown = Quiet() if quiet or not is_first_process() else Shown(console)
-    # Before any run starts, so that all processes see the same.
+    # Computed before any run starts, so that all processes get the same result.
     begun = {name for name in plan.configs if RunFolder(plan.place(name)).exists}
     unfinished = [name for name in plan.configs if name not in begun or not is_finished(plan.place(name))]
     with working(plan, shown) as outcome:
@@ -182,7 +182,7 @@ def resume_plan(plan: Plan, console: Console, machine: dict[str, Any], *, quiet:
 
 def is_finished(folder: Path) -> bool:
     """Return whether a run is finished. A damaged run is not: resuming it rewrites its metrics or reports the error."""
-    from amgc.report import RunError, load_run
+    from amgc.runs import RunError, load_run
 
     try:
         return load_run(folder).finished

@@ -1,22 +1,32 @@
-"""Commands that ask a model of your own images: `amgc predict` and `amgc evaluate`."""
+"""`amgc predict` and `amgc evaluate`."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from amgc.cli.errors import FAILED, UsageError, say
-from amgc.cli.image_folders import images_by_class, other_files
+from amgc.cli.inputs import (
+    ImageColumn,
+    LabelColumn,
+    SplitFlag,
+    batches,
+    check_kind,
+    columns,
+    images_by_class,
+    kind_of,
+    other_files,
+    source_shards,
+    vectors_by_class,
+)
 from amgc.cli.output import print_json, shortened, show, show_table
 from amgc.cli.own_images import ClassFolders, Json, ModelFolder
-from amgc.cli.own_vectors import are_vectors, check_kind, vectors_by_class
-from amgc.cli.sources import ImageColumn, LabelColumn, Split, are_sources, batches, columns, source_shards
 from amgc.cli.tyro_flags import several
 from amgc.text import DASH, cell, percent, plural
 
@@ -24,8 +34,8 @@ if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
 
 WORST = 20  # classes and confusions to show
-FIT = "fit: about this share of images of known classes are less typical; near 0 for images of something else"
-TOO_FEW = f"fit {DASH}: not available; the model has learned too few images, or has no class statistics"
+FIT = "fit: about this share of {0}s of known classes are less typical; near 0 for {0}s of something else"
+TOO_FEW = f"fit {DASH}: not available; the model has learned too few {{0}}s, or has no class statistics"
 
 
 def predict(
@@ -42,7 +52,7 @@ def predict(
     ] = None,
     as_json: Annotated[bool, arg(name="json", help="print one JSON object per line")] = False,
     as_csv: Annotated[bool, arg(name="csv", help="print comma-separated values")] = False,
-    split: Split = None,
+    split: SplitFlag = None,
     image_column: ImageColumn = None,
 ) -> int:
     """Predict the most likely classes of images, with their probabilities and their fit: how typical each image is."""
@@ -51,22 +61,25 @@ def predict(
     if as_json and as_csv:
         raise UsageError("choose either --json or --csv.")
 
-    from amgc.model import ImageError, Model
+    from amgc.model import ImageError
+    from amgc.model.folder import Folder
+    from amgc.model.quick import predict_few
 
-    from_sources = are_sources(images)
-    chosen = columns(from_sources, split, image_column, None, "test")
-    opened = Model.open(model)
-    errors: list[ImageError] = []
+    kind = kind_of(images)
+    chosen = columns(kind, split, image_column, None, "test")
+    answers: Iterable[Prediction | ImageError] | None = None
+    if kind != "sources":
+        answers = predict_few(model, images, top, reject)
+    if answers is None:
+        from amgc.model import Model  # imports torch, which takes over a second
 
-    def answers() -> Iterator[Prediction | ImageError]:
-        if not from_sources:
-            yield from opened.predict_each(images, top, reject)
-            return
-        for given, _ in batches(source_shards(images, chosen)):
-            yield from opened.predict_each(given, top, reject)
+        opened = Model.open(model)
+        given = (own for own, _ in batches(source_shards(images, chosen))) if kind == "sources" else [images]
+        answers = (one for own in given for one in opened.predict_each(own, top, reject))
+    manifest, errors = Folder(model).manifest(), list[ImageError]()
 
     def readable() -> Iterator[Prediction]:
-        for one in answers():
+        for one in answers:
             if isinstance(one, ImageError):
                 errors.append(one)
             else:
@@ -76,12 +89,12 @@ def predict(
         for one in readable():
             print_json(one.to_json())
     elif as_csv:
-        write_csv(readable(), min(top, len(opened.classes)))
+        write_csv(readable(), min(top, len(manifest.classes)))
     else:
-        write_table(readable())
+        write_table(readable(), manifest.noun)
     for error in errors:
         say(f"error: {error}")
-    for text in [] if from_sources else other_files(images):
+    for text in [] if kind == "sources" else other_files(images):
         say(f"left out: {text}")
     return FAILED if errors else 0
 
@@ -97,8 +110,8 @@ def write_csv(predictions: Iterator[Prediction], top: int) -> None:
         )
 
 
-def write_table(predictions: Iterator[Prediction]) -> None:
-    """Print a line for each image and class."""
+def write_table(predictions: Iterator[Prediction], noun: str) -> None:
+    """Print a line for each image, or vector, and class."""
     rows, fits = [], []
     for one in predictions:
         fits.append(one.fit)
@@ -108,8 +121,8 @@ def write_table(predictions: Iterator[Prediction]) -> None:
             shown = f"{one.answer} (nearest: {label})" if first and one.rejected else label
             rows.append([one.source if first else "", shown, percent(share), fit if first else ""])
     if rows:
-        show_table(["image", "class", "probability, %", "fit"], rows, left=(0, 1))
-        show(TOO_FEW if None in fits else FIT)
+        show_table([noun, "class", "probability, %", "fit"], rows, left=(0, 1))
+        show((TOO_FEW if None in fits else FIT).format(noun))
 
 
 def evaluate(
@@ -118,7 +131,7 @@ def evaluate(
     reject: Annotated[float | None, arg(metavar="SHARE", help="count what `predict --reject SHARE` would reject")] = None,
     out: Annotated[Path | None, arg(metavar="FOLDER", help="write evaluation.json, confusion.csv and plots there")] = None,
     as_json: Json = False,
-    split: Split = None,
+    split: SplitFlag = None,
     image_column: ImageColumn = None,
     label_column: LabelColumn = None,
 ) -> None:
@@ -126,24 +139,25 @@ def evaluate(
 
     For a model of vectors, specify files as for `amgc learn`. If a file has test_x and test_y, these are used.
     """
-    images: Mapping[str, Sequence[Any]]
-    from_sources = are_sources(folders)
-    chosen = columns(from_sources, split, image_column, label_column, "test")
-    given_vectors = not from_sources and are_vectors(folders)
-    images, others = {}, []
-    if not from_sources:
-        images, others = (vectors_by_class(folders, "test"), []) if given_vectors else images_by_class(folders)
+    images: Mapping[str, Sequence[Any]] = {}
+    others: list[str] = []
+    kind = kind_of(folders)
+    chosen = columns(kind, split, image_column, label_column, "test")
+    if kind == "vectors":
+        images = vectors_by_class(folders, "test")
+    elif kind == "images":
+        images, others = images_by_class(folders)
 
     from amgc.cli.progress import bar, console
     from amgc.model import Model
     from amgc.model.predict import joined
 
     opened = Model.open(model)
-    check_kind(opened, given_vectors)
+    check_kind(opened, kind)
     files = [file for own in images.values() for file in own]
     labels = [label for label, own in images.items() for _ in own]
     with bar(console(), "evaluating", as_json) as progress:
-        if from_sources:
+        if kind == "sources":
             parts = batches(source_shards(folders, chosen), labelled=True)
             found = joined([opened.evaluate(given, labels, reject=reject) for given, labels in parts])
         else:
@@ -162,12 +176,12 @@ def evaluate(
 
 def write_files(found: Evaluation, text: str, folder: Path) -> None:
     """Write the evaluation as JSON, the confusion matrix and the plots."""
-    from amgc.files import atomic
+    from amgc.files import atomic, write_text
     from amgc.report.plot import plot_confusion, plot_reliability
 
     confusion = found.confusion.tolist()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "evaluation.json").write_text(text, encoding="utf-8")
+    write_text(folder / "evaluation.json", text)
     with atomic(folder / "confusion.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["true \\ predicted", *map(cell, found.classes)])
@@ -189,7 +203,7 @@ def write_summary(found: Evaluation, noun: str = "image") -> None:
         names = ", ".join(list(found.unseen)[:WORST])
         show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), noun)} ({names})")
     if found.reject is not None and not found.has_fits:
-        show(f"Rejected: none. {TOO_FEW}")
+        show(f"Rejected: none. {TOO_FEW.format(noun)}")
     elif found.reject is not None:
         known, others = found.rejected()
         parts = [f"{percent(known)} % of the {noun}s of known classes"] if len(found.correct) else []

@@ -174,7 +174,7 @@ class Shown(Quiet):
 
 
 class _Lasting:
-    """Standard output that may close: the first failed write is reported on stderr, and what follows is dropped."""
+    """Standard output that may be closed: the first failed write is reported on stderr, and later output is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self.closed_early = stream, False
@@ -240,9 +240,9 @@ def stoppable(shown: Quiet) -> Iterator[None]:
     action = handle if is_first_process() else signal.SIG_IGN
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
-    if signal.SIGINT in ignored:  # by a shell that starts a command in the background; it can be interrupted all the same
+    if signal.SIGINT in ignored:  # by a shell that starts a command in the background; SIGINT must still work
         ignored.remove(signal.SIGINT)
-    # nohup ignores SIGHUP, and the run must, too.
+    # Under nohup, SIGHUP stays ignored.
     before = {number: signal.signal(number, action) for number in numbers if number not in ignored}
     try:
         yield

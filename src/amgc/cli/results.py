@@ -28,7 +28,8 @@ def show(
 ) -> None:
     """Print the accuracies of runs, finished or not: one run in full, several side by side."""
     from amgc.cli.progress import console
-    from amgc.report import accuracy_table, details, find_runs
+    from amgc.report import accuracy_table, details
+    from amgc.runs import find_runs
 
     _check_given(runs, "show")
     found = {folder: find_runs(folder) for folder in runs}
@@ -55,7 +56,7 @@ def table(
     """Print one of the paper's tables with your finished runs in it: mean ± standard deviation over seeds, and the paper's
     numbers."""
     from amgc.cli.progress import console
-    from amgc.files import atomic
+    from amgc.files import write_text
     from amgc.report import named_runs, paper_table
 
     _check_given(runs, f"table {number}")
@@ -64,8 +65,7 @@ def table(
     if out is None:
         print(made.format(chosen, width(console())), end="")
         return
-    with atomic(out) as temporary:
-        temporary.write_text(made.format(chosen), encoding="utf-8")
+    write_text(out, made.format(chosen))
     print(f"{out}: Table {number} as {chosen}")
 
 
@@ -92,7 +92,8 @@ def report(
 
 def show_summary(folder: Path, console: Console) -> None:
     """Plot the runs in a folder, print their table, and print where both are: the end of `amgc run`."""
-    from amgc.report import accuracy_table, find_runs, plot_accuracy
+    from amgc.report import accuracy_table, plot_accuracy
+    from amgc.runs import find_runs
 
     runs = find_runs(folder)
     plot = f"Plot: {folder / PLOT}"

@@ -16,8 +16,8 @@ from amgc.text import plural
 
 def serve(
     model: ModelFolder,
-    host: Annotated[str, arg(metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all of this machine")] = "127.0.0.1",
-    port: Annotated[int, arg(metavar="INT", help="port to listen on; 0 for a free one")] = 8000,
+    host: Annotated[str, arg(metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all addresses")] = "127.0.0.1",
+    port: Annotated[int, arg(metavar="INT", help="port to listen on; 0 for any free port")] = 8000,
     token: Annotated[
         str | None,
         arg(metavar="TEXT", help="require this token (default: $AMGC_TOKEN; generated if other machines have access)"),
@@ -34,7 +34,7 @@ def serve(
     max_images: Annotated[int, arg(metavar="INT", help="maximum number of images in a request")] = 200,
     rate: Annotated[int, arg(metavar="INT", help="maximum number of requests per minute of one client")] = 1200,
     workers: Annotated[
-        int, arg(metavar="INT", help="answer with so many processes, which follow the folder and do not change the model")
+        int, arg(metavar="INT", help="number of read-only worker processes, which follow changes to the model's folder")
     ] = 0,
     log: Annotated[bool, arg(help="write a line of JSON for each request to stderr")] = False,
 ) -> None:

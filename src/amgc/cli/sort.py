@@ -1,4 +1,4 @@
-"""`amgc sort`: put photos into a folder for each class, with piles for what is unsure or unknown."""
+"""`amgc sort`: put photos into a folder for each class, and into `unsure` or `unknown` if the class is not clear."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def sort(
     folders: Annotated[Positional[tuple[str, ...]], several("FOLDER", "folders of photos, or photos")] = (),
     into: Annotated[
         str | None,
-        arg(metavar="DIR", help="folder for the piles; created if it does not exist", help_behavior_hint="(required)"),
+        arg(metavar="DIR", help="destination folder; created if it does not exist", help_behavior_hint="(required)"),
     ] = None,
-    copy: Annotated[bool, arg(help="copy the photos, as without flags")] = False,
+    copy: Annotated[bool, arg(help="copy the photos (the default)")] = False,
     move: Annotated[bool, arg(help="move the photos")] = False,
     link: Annotated[bool, arg(help="make symbolic links to the photos")] = False,
     reject: Annotated[
@@ -53,13 +53,13 @@ def sort(
     dry_run: Annotated[bool, arg(help="print what would happen, and change nothing")] = False,
     undo: Annotated[
         str | None,
-        arg(metavar="DIR", help="take back the last sorting into DIR; without other arguments", help_behavior_hint=""),
+        arg(metavar="DIR", help="undo the last sort into DIR; takes no other arguments", help_behavior_hint=""),
     ] = None,
 ) -> int:
     """Sort photos into a folder for each class, as a model recognises them: amgc sort MODEL FOLDER --into DIR.
 
-    Nothing is overwritten: photos of the same name get numbers. What was done is in DIR/amgc-sort.jsonl, and
-    `amgc sort --undo DIR` takes it back.
+    Nothing is overwritten: photos of the same name get numbers. DIR/amgc-sort.jsonl records what was done, and
+    `amgc sort --undo DIR` undoes it.
     """
     if undo is not None:
         if model or folders or into:
@@ -150,7 +150,7 @@ def show_plan(job: Sorting) -> int:
     counts: Counter[str] = Counter()
     taken: set[Path] = set()
     rows: list[list[str]] = []
-    with bar(console(), "looking") as progress:
+    with bar(console(), "classifying") as progress:
         for photo, pile, answer in job.each(progress):
             target = planned(job.how, photo, job.into / pile, taken)
             fit = DASH if answer.fit is None else f"{answer.fit:.3f}"
@@ -178,7 +178,7 @@ def planned(how: How, photo: Path, home: Path, taken: set[Path]) -> str | None:
 
 
 def undo_sort(folder: Path) -> int:
-    """Take back the last sorting into a folder."""
+    """Undo the last sort into a folder."""
     undone = undo(folder)
     show(f"Took back {plural(undone.files, 'photo')} of the last sorting into {folder}.")
     for path, reason in undone.kept:
@@ -187,7 +187,7 @@ def undo_sort(folder: Path) -> int:
 
 
 def summarise(counts: Counter[str], job: Sorting) -> None:
-    """Print the number of photos of each pile, and every file that was left out."""
+    """Print the number of photos in each folder, and every file that was left out."""
     names = {pile: label for label, pile in job.piles.items() if label != pile}
     if counts:
         rows = [[pile + (f" (class {names[pile]})" if pile in names else ""), f"{counts[pile]:,}"] for pile in sorted(counts)]
@@ -235,7 +235,7 @@ def _below(path: Path, home: Path, given: Path) -> bool:
 
 
 def folder_names(labels: Iterable[str]) -> dict[str, str]:
-    """Return the name of a folder for each class: the class's own if it is a valid name and not that of a pile.
+    """Return the name of a folder for each class: the class's own name if it is valid and not `unknown` or `unsure`.
 
     Names differ also where upper and lower case are the same.
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from amgc.core.solver import Head
-from amgc.core.within import Within, half_scores
+from amgc.core.typical import half_scores
+from amgc.core.within import Within
 
 # Draws from Gaussians overlap less than real classes. On training images of photographs, CIFAR-100 and digits, with 20 and 50
 # samples a class, the best temperature of held-out samples was 1.1 to 1.7 times that of the draws, 1.33 on average. A little

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from amgc.core.classifier import Classifier, fill, packed
-from amgc.core.expected import ENOUGH, ExpectedAccuracy, margin
+from amgc.core.expected import ENOUGH, Expected, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
+from amgc.core.linear import Linear
 from amgc.core.parameters import available, read_shrinkage
+from amgc.core.privacy import Sums
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Head
-from amgc.core.typicality import Typicality
+from amgc.core.statistics import ClassStatistics
+from amgc.core.typical import TYPICAL, Typicality
+from amgc.core.typicality import measure
+from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+@dataclass
+class Classifier(Linear):
+    """A solved classifier. `solution` has the classes in order of arrival.
+
+    parameters : describes the parameters of the solve. typicality : computed on first use, by the features `far`.
+    """
+
+    solution: Solution
+    parameters: str
+    typicality: dict[tuple[int, ...] | None, Typicality | None] = field(default_factory=dict)
+
+    @classmethod
+    def of_solution(cls, solution: Solution, statistics: ClassStatistics, parameters: str) -> Classifier:
+        """Return the classifier of a solution of the statistics."""
+        parts = solution.head.weight, solution.head.bias, statistics.mean
+        weight, bias, mean = (part.cpu().numpy() for part in parts)
+        more = {"solution": solution, "parameters": parameters}
+        return cls.of(weight, bias, mean, solution.temperature, statistics.classes, **more)
 
 
 class IncrementalClassifier(IncrementalStatistics):
@@ -35,9 +60,7 @@ class IncrementalClassifier(IncrementalStatistics):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities of the seen classes, (n, n_classes)."""
         scores, solved = self._scored(X)
-        scores /= solved.temperature
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        return scores / scores.sum(1, keepdims=True)  # type: ignore[no-any-return]
+        return solved.probabilities(scores)
 
     def _scored(self, X: Any) -> tuple[np.ndarray, Classifier]:
         """Return scores (n, n_classes) and the solved classifier that gave them, which other threads do not change."""
@@ -67,7 +90,7 @@ class IncrementalClassifier(IncrementalStatistics):
     @property
     def intercept_(self) -> np.ndarray:
         solved = self._solved()
-        return solved.intercept - solved.coef @ solved.centre  # type: ignore[no-any-return]
+        return solved.intercept - solved.coef @ solved.centre
 
     @property
     def temperature_(self) -> float:
@@ -75,7 +98,8 @@ class IncrementalClassifier(IncrementalStatistics):
 
     @property
     def margins_(self) -> np.ndarray:
-        return self._solved().margins
+        solved = self._solved()
+        return solved.solution.margins.cpu().numpy()[solved.rows]
 
     def typicality(self, X: Any, *, far: Sequence[int] | None = None) -> np.ndarray:
         """Return how typical each row is of the class that `predict` gives it, (n,), from 0 to 1.
@@ -89,16 +113,23 @@ class IncrementalClassifier(IncrementalStatistics):
         """
         with self._lock():
             scores, solved = self._scored(X)
-            chosen = solved.classes[scores.argmax(1)].tolist()
+            found = self.typical(far)
+        if found is None:
+            return np.ones(len(scores))
+        return found(self._rows(self._checked_rows(X)), solved.rows[scores.argmax(1)])
+
+    def typical(self, far: Sequence[int] | None = None) -> Typicality | None:
+        """Return what computes `typicality` from features; None if nothing is known. It is computed on first use."""
+        with self._lock():
+            solved = self._solved()
             columns = None if far is None else tuple(far)
             if columns is not None and (not columns or not set(columns) <= set(range(self.n_features_in_))):
                 raise ValueError(f"far must be indices of features, from 0 to {self.n_features_in_ - 1}; got {far!r}.")
             if self.privacy_ is not None:  # the statistics are of projected rows
                 columns = None
             if columns not in solved.typicality:
-                solved.typicality[columns] = Typicality(self.statistics_, columns)
-            rows = [self.statistics_.index(label) for label in chosen]
-        return solved.typicality[columns](self._rows(self._checked_rows(X)), rows)
+                solved.typicality[columns] = measure(self.statistics_, columns)
+            return solved.typicality[columns]
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.
@@ -127,8 +158,23 @@ class IncrementalClassifier(IncrementalStatistics):
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the contents of a file: a JSON header and named tensors."""
-        self._check_fitted()
-        return packed(self)
+        solved, statistics, privacy = self._solved(), self.statistics_, self.privacy_
+        head = solved.solution.head
+        header = {
+            "parameters": self.parameters() | {"device": str(self.device), "centre": privacy and privacy.centre},
+            "statistics": statistics.header(),
+            "latest": [self._latest[label] for label in statistics.classes],
+            "features": list(map(str, getattr(self, "feature_names_in_", []))) or None,
+            "temperature": solved.temperature,
+            "expected": solved.solution.expected,
+            "certificate": {name: value for name, value in vars(head).items() if name not in ("weight", "bias")},
+        }
+        tensors = prefixed("statistics.", statistics.tensors())
+        if privacy is not None:
+            private, sums = self.sums_.packed(privacy)
+            header["private"] = private | {"features": self.n_features_in_}
+            tensors |= prefixed("sums.", sums)
+        return header, tensors | {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved.solution.margins}
 
     @classmethod
     def from_packed(cls, header: dict[str, Any], tensors: dict[str, Tensor], device: str | None = None) -> Self:
@@ -138,8 +184,41 @@ class IncrementalClassifier(IncrementalStatistics):
         if isinstance(parameters["shrinkage"], list):
             parameters["shrinkage"] = tuple(parameters["shrinkage"])
         result = cls(**parameters)
-        fill(result, header, tensors)
+        result._fill(header, tensors)
         return result
+
+    def _fill(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Fill a new classifier with the contents of a file."""
+        self.statistics_ = ClassStatistics.from_file(header["statistics"], without("statistics.", tensors), self.device)
+        statistics = self.statistics_
+        self.n_features_in_ = statistics.dim
+        self.privacy_ = self.privacy
+        if self.privacy_ is not None:
+            self.sums_ = Sums.from_packed(header["private"], without("sums.", tensors))
+            if (self.sums_.classes, self.sums_.dim) != (statistics.classes, statistics.dim):
+                raise ValueError("the noisy sums are of other classes than the statistics")
+            self.n_features_in_ = int(header["private"]["features"])
+        if header["features"]:
+            self.feature_names_in_ = np.array(header["features"], dtype=object)
+            if len(self.feature_names_in_) != self.n_features_in_:
+                raise ValueError("not every feature has a name")
+        self._latest = dict(zip(statistics.classes, header["latest"], strict=True))
+        self._changed()
+        if "certificate" not in header and "head.weight" not in tensors:  # a class was removed from the file
+            return  # the classifier is solved when it is needed
+        weight, bias, margins = (tensors[f"head.{name}"].to(self.device) for name in ("weight", "bias", "margins"))
+        if weight.shape != statistics.mean.shape or not bias.shape == margins.shape == weight.shape[:1]:
+            raise ValueError(f"the weights have shape {tuple(weight.shape)}")
+        known = None
+        if header.get("expected"):
+            accuracy, (first, second), confusion = header["expected"]
+            known = Expected(float(accuracy), (int(first), int(second)), float(confusion))
+        solution = Solution(Head(weight, bias, **header["certificate"]), float(header["temperature"]), margins, known)
+        solved = self._keep(solution)
+        if typical := without(TYPICAL, tensors):
+            arrays = {name: tensor.numpy() for name, tensor in typical.items()}
+            found = Typicality.from_arrays(arrays, len(statistics), statistics.dim)
+            solved.typicality[None if found.far is None else tuple(found.far.tolist())] = found
 
     # ---- internal -----------------------------------------------------------------------------------------------------
 
@@ -181,7 +260,7 @@ class IncrementalClassifier(IncrementalStatistics):
         return repr((self.margin, self.balance, self.shrinkage, self.standardize))
 
     def _keep(self, solution: Solution) -> Classifier:
-        self._solution = Classifier.of(solution, self.statistics_, self.classes_, self._solve_parameters())
+        self._solution = Classifier.of_solution(solution, self.statistics_, self._solve_parameters())
         return self._solution
 
     def _is_new(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The class statistics of a classifier, and what changes them: learn, forget, rename and merge."""
+"""The class statistics of a classifier, and the operations that change them: learn, forget, rename and merge."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class IncrementalStatistics:
     def merge(self, other: IncrementalStatistics) -> Self:
         """Add what another classifier has learned, as if this one had been given its data.
 
-        Merged with itself, a classifier counts all its data twice, which a warning says.
+        Warns if a classifier is merged with itself, because all its data then count twice.
         """
         if other is self:
             warnings.warn("a classifier that is merged with itself counts all its data twice.", UserWarning, stacklevel=2)

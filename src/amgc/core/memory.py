@@ -10,7 +10,7 @@ import torch
 
 from amgc.text import byte_size
 
-NOTICED = 256 << 20  # bytes; smaller requests are not checked
+NOTICED = 256 << 20  # bytes; smaller amounts are not checked
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 

@@ -1,4 +1,4 @@
-"""Class statistics as a header and tensors, the form in which they are written to files."""
+"""Convert class statistics to a header and tensors for files, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the estimator's parameters."""
+"""Check the parameters of the estimator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell from the class statistics alone whether a sample was learned before.
+"""Determine from the class statistics alone whether a sample was learned before.
 
 The n samples of a class differ from its mean in n - 1 directions at most, which the covariance spans. In more dimensions than
 that, a new sample has a part outside of them, and a learned one has none. Nothing else about the samples is needed.
@@ -19,7 +19,7 @@ NONE = 1e-3
 
 
 class LearnedBefore:
-    """Whether one class has learned a sample. `can_tell`: it has few enough, and their covariance is stored completely."""
+    """Test whether a class has learned a sample. `can_tell` : the class has few samples, and its whole covariance is stored."""
 
     def __init__(self, statistics: ClassStatistics, label: Label) -> None:
         row = statistics.index(label)

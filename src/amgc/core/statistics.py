@@ -247,7 +247,7 @@ class ClassStatistics:
         return self
 
     def rename(self, label: Label, new: Label) -> ClassStatistics:
-        """Give a class another label, which no other class may have."""
+        """Give a class another label. No other class may have it."""
         row, new = self.index(label), plain(new)
         if self._index.get(new, row) != row:
             raise ValueError(f"there is a class {new!r} already; `join` makes one class of two.")

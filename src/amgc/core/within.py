@@ -20,6 +20,7 @@ from torch import Tensor
 from amgc.core.gaussian import root
 from amgc.core.shared import Factor
 from amgc.core.statistics import ClassStatistics
+from amgc.core.typical import half_scores
 from amgc.core.whitening import Whitener
 
 CLASSES, NUMBERS = 64, 1 << 24  # draw from at most so many classes, whose covariances of z hold at most so many numbers
@@ -43,11 +44,6 @@ class LeftOut(NamedTuple):
     def scores(self, keep: Tensor) -> Tensor:
         """Return half of LDA's scores (n, K) for means that are drawn towards their average by 1 - keep (K,)."""
         return half_scores(self.to_means, self.means, keep)
-
-
-def half_scores(to_means: Tensor, means: Tensor, keep: Tensor) -> Tensor:
-    """Return half of LDA's scores, from products (n, K) of samples with the means and of the means with themselves."""
-    return 0.5 * (keep * to_means - 0.5 * keep.square() * means)
 
 
 def left_out(inner: Tensor, z: Tensor, h: Tensor, row: int, count: float, freedom: float) -> LeftOut:

@@ -104,7 +104,7 @@ def resized_crop(
     box = crop_boxes(len(images), height, width, random, scale, ratio).to(images.device, torch.float32)
     top, left, tall, wide = box.T[:, :, None]
     steps = (torch.arange(size, device=images.device) + 0.5) / size
-    # Pixel coordinates, kept within the window: what lies outside of it must not bleed in at its edge.
+    # Pixel coordinates within the window: pixels outside of it must not contribute at its edge.
     y = (top + steps * tall - 0.5).clamp(min=top, max=top + tall - 1)
     x = (left + steps * wide - 0.5).clamp(min=left, max=left + wide - 1)
     y, x = (2 * y + 1) / height - 1, (2 * x + 1) / width - 1

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from amgc.data.decode import CorruptImageError
 from amgc.data.image_files import Files
 from amgc.data.images import InMemory, Mapped, Pixels, size_in_bytes
-from amgc.files import atomic, check_regular, read_json
+from amgc.files import atomic, check_regular, read_json, write_text
 from amgc.text import byte_size
 
 VERSION = 1  # of the format and of how pixels are made from files; a change makes old caches stale
@@ -45,7 +45,7 @@ log = logging.getLogger("amgc.data")
 
 
 class StaleCacheError(Exception):
-    """The cache is missing, is of other files, or is damaged; the text says which."""
+    """The cache is missing, belongs to other files, or is damaged; the message says which."""
 
 
 class _ReadError(Exception):
@@ -75,7 +75,7 @@ def clear(
     count = 0
     for home in sorted(images.glob("*/*")):
         if not (HASH.fullmatch(home.parent.name) and HASH.fullmatch(home.name) and home.is_dir()):
-            continue  # not ours: the folder may be one with other things in it
+            continue  # not a cache: the folder may contain other files
         if root is not None and not _is_of(home, Path(root).resolve()):
             continue
         for path in [home / "manifest.json", *home.glob("pixels-*.npy"), *home.glob(".*.partial")]:
@@ -186,7 +186,7 @@ def _fingerprint(root: Path, names: Sequence[bytes], files: Files) -> str:
     for name, path in zip(names, files.paths, strict=True):
         try:
             status = os.stat(path)
-        except OSError:  # a link to a file that is gone: decoding says so
+        except OSError:  # a link to a missing file: decoding reports it
             digest.update(name + b"\0gone\n")
             continue
         closed = "" if os.access(path, os.R_OK) else "closed"  # changed permissions leave the time as it is
@@ -268,8 +268,7 @@ def _write(home: Path, root: Path, files: Files, fingerprint: str) -> dict[str, 
             if (row + 1) % BLOCK == 0 or row + 1 == len(files):
                 manifest["crc32"].append(crc)
                 crc = 0
-    with atomic(home / "manifest.json") as temporary:
-        temporary.write_text(json.dumps(manifest))
+    write_text(home / "manifest.json", json.dumps(manifest))
     for old in home.glob("pixels-*.npy"):
         if old.name != manifest["pixels"]:
             old.unlink(missing_ok=True)

@@ -12,19 +12,25 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from amgc.data.decode import CorruptImageError, decode, suffixes
+from amgc.lazy import Lazy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = Lazy("torch")
 
 T = TypeVar("T")
 
 SMALL_FILE = 16_000  # bytes: below, threads cost more than they save
 AHEAD = 64  # images that are decoded before they are needed
+MOST_THREADS = 16  # with more, the disk is the limit
 
 
 def decode_each(
@@ -49,7 +55,7 @@ def decode_each(
 def threads_for(paths: Sequence[str]) -> int:
     """Return how many threads should decode these files: one if they are small on average, judged by up to 32 of them."""
     sizes = [os.path.getsize(path) for path in paths[:: max(1, len(paths) // 32)] if os.path.exists(path)]
-    return 1 if sum(sizes) < SMALL_FILE * max(1, len(sizes)) else available_cores()
+    return 1 if sum(sizes) < SMALL_FILE * max(1, len(sizes)) else min(MOST_THREADS, available_cores())
 
 
 class Files:
@@ -90,11 +96,11 @@ class Files:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use, at most 16: beyond, the disk is the limit."""
+    """Return the number of cores that this process may use."""
     try:
-        return min(16, len(os.sched_getaffinity(0)))
+        return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
-        return min(16, os.cpu_count() or 1)
+        return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class InMemory:
         return self.samples.index_select(0, rows)
 
     def subset(self, rows: Tensor) -> InMemory:
-        """Return a copy, not a view: the other rows cannot be reached from it."""
+        """Return a copy, not a view, so that the other rows are not accessible."""
         return InMemory(self.take(rows))
 
 

@@ -1,4 +1,4 @@
-"""Data sets by name: `load("digits")`, `load("folder:my/photos", size=96)`, `load("my_data.py")`. Free of torch.
+"""Data sets by name: `load("digits")`, `load("folder:my/photos", size=96)`, `load("my_data.py")`. Does not import torch.
 
 A data set is a function `(root, options) -> Dataset` with a decorator; docs/add-a-data-set.md shows one.
 """
@@ -85,7 +85,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any) -
 
 
 def survey(name: str, root: str | os.PathLike[str] | None = None, **chosen: Any) -> Dataset:
-    """Return the data set as `load` does, but with image files left unread: classes, labels and sizes. Nothing is written."""
+    """Return the data set as `load` does, but without reading image files. Nothing is written."""
     known = asdict(find(name).options)
     if "cache" not in known:
         return load(name, root, **chosen)

@@ -1,7 +1,7 @@
-"""Shards: the parts of a data set that workers read, each one from its beginning to its end. Free of torch.
+"""Shards: the parts of a data set that workers read, each from beginning to end. Does not import torch.
 
 A source is a data set that can be read in shards: `wds:PATTERN`, `parquet:PATTERN`, `hf:NAME`, or an address such as
-`s3://bucket/photos`. The modules of `amgc.data.sets` register them; here is what they and the readers share.
+`s3://bucket/photos`. The modules of `amgc.data.sets` register them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from amgc.data import registry, storage
 from amgc.options import option
 from amgc.registry import split_name
 
-FILES = 1000  # most images of folders in a shard
-FEW, SHARDS = 60, 32  # fewer images make shards of at least so many, until there are so many shards: all workers get some
+# Images in folders: a shard has at most FILES of them. With fewer than SHARDS * FILES images it has at least FEW, so that all
+# workers get some.
+FILES, FEW, SHARDS = 1000, 60, 32
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class FileShard:
     """Image files with their labels."""
 
     files: tuple[tuple[str, str], ...]
+    unit: ClassVar[str] = "images"
 
     @property
     def name(self) -> str:
@@ -88,10 +90,6 @@ class FileShard:
     @property
     def size(self) -> int:
         return len(self.files)
-
-    @property
-    def unit(self) -> str:
-        return "images"
 
     def stamp(self) -> str:
         digest = hashlib.sha256()
@@ -113,6 +111,7 @@ class StoredShard:
     """A file on a disk or at an address. Subclasses yield its samples."""
 
     path: str
+    unit: ClassVar[str] = "bytes"
 
     @property
     def name(self) -> str:
@@ -121,10 +120,6 @@ class StoredShard:
     @property
     def size(self) -> int:
         return storage.describe(self.path)[0]
-
-    @property
-    def unit(self) -> str:
-        return "bytes"
 
     def stamp(self) -> str:
         return storage.describe(self.path)[1]

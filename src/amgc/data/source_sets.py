@@ -1,4 +1,4 @@
-"""What the sources of `amgc.data.sets` have in common: a data set for `amgc run` from shards, and columns."""
+"""Shared code of the sources in `amgc.data.sets`: columns, and a data set for `amgc run` from shards."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ IMAGE, LABEL = ("image", "img", "jpg", "png", "webp", "picture"), ("label", "lab
 def image_bytes(value: Any, shard: str, folder: str) -> bytes | str:
     """Return the encoded image of a cell: bytes, or a struct of bytes and path as Hugging Face stores it; b"" if it has none.
 
-    A path must be in `folder`, that of the data: those of a stranger may name other files of this machine. Raises ShardError.
+    Raises ShardError for a path outside `folder`, the folder of the data: untrusted data must not name other files.
     """
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")

@@ -168,7 +168,7 @@ class TaskStream:
     def train_seen(self, task: int) -> Images:
         """Return the training images of all classes seen so far. Only the upper bound `joint` trains on them again.
 
-        An exemplar-free method must not call this: it does without images of old tasks.
+        An exemplar-free method must not call this.
         """
         return self._dataset.train.subset(*self._rows(self._dataset.train, range(self.seen(task))))
 

@@ -23,7 +23,7 @@ Split: TypeAlias = Literal["train", "test"]
 
 
 class VectorFile(NamedTuple):
-    """vectors (n, d), and the label of each; None if the file has no labels."""
+    """Vectors (n, d), and the label of each; None if the file has no labels."""
 
     vectors: NDArray[Any]
     labels: list[str] | None

@@ -1,4 +1,4 @@
-"""Learn from shards on many workers: `learn_shards`. A model gets the same bits from any number of workers."""
+"""Learn from shards on many workers: `learn_shards`. The result is bit-identical for any number of workers."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ def here(job: Job, shards: Sequence[tuple[int, Shard]]) -> Iterator[Result]:
 
 @dataclass(frozen=True)
 class Processes:
-    """Processes on this machine. If one is killed, the shards under way are tried again, one at a time, to find the cause."""
+    """Processes on this machine. If one is killed, the current shards are tried again, one at a time, to find the cause."""
 
     jobs: int
 
     def __call__(self, job: Job, shards: Sequence[tuple[int, Shard]]) -> Iterator[Result]:
         waiting = deque(shards)
-        suspects: deque[tuple[int, Shard]] = deque()  # under way when a worker was killed
+        suspects: deque[tuple[int, Shard]] = deque()  # being computed when a worker was killed
         tries: dict[int, int] = {}
         while waiting or suspects:
             running: dict[Future[bytes | str], tuple[int, Shard]] = {}

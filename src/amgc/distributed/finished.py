@@ -1,7 +1,7 @@
 """The finished shards of a lesson, in the folder `.shards` of the model until all are merged.
 
-So a driver that was killed goes on where it was. The files of single shards are deleted as soon as their sum takes no more room
-than they do. What has a class with a single image stays in memory: the mean of that class is the image's features.
+A driver that was killed can therefore continue. Files of single shards are deleted once their sum takes no more space than they
+do. Statistics with a class of a single image stay in memory, because the mean of that class is the features of the image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KIND = "merged parts of a lesson"
 
 @dataclass
 class Merged:
-    """The sum of the first `done` shards, and what was noticed in them."""
+    """The merged statistics of the first `done` shards, and the images that were skipped or repeated in them."""
 
     statistics: ClassStatistics
     done: int = 0
@@ -78,7 +78,7 @@ def has_finished(model: Path) -> bool:
 class Finished:
     """The folder of finished shards. Every file is written atomically and has a checksum.
 
-    plan : what decides the result. If it differs, finished shards of an earlier call are of no use.
+    plan : what determines the result. If it differs, the finished shards of an earlier call are deleted.
     """
 
     def __init__(self, model: Path, plan: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class Finished:
             files.write_json(self.folder / PLAN, self.plan)
 
     def adding(self, generation: int, classes: dict[str, int]) -> None:
-        """Note that the shards are about to be added, so that they are not added twice if this process is killed now."""
+        """Record that the shards are about to be added, so that they are not added twice if this process is killed now."""
         files.write_json(self.folder / PLAN, self.plan | {"adding": {"generation": generation, "classes": classes}})
 
     def part(self, number: int) -> Path:
@@ -132,7 +132,7 @@ class Finished:
             return None
 
     def tidy(self, merged: Merged, *, always: bool = False) -> None:
-        """Replace the parts that are merged by their sum, if they take as much room."""
+        """Replace the files of merged parts by their sum, if they take at least as much space."""
         parts = [path for path in self.folder.glob("part-*.safetensors") if path.name < self.part(merged.done).name]
         size = self.in_memory + sum(path.stat().st_size for path in parts)
         if (always or (size and size >= merged.statistics.nbytes)) and hides_images(merged.statistics):
@@ -154,7 +154,7 @@ def only_driver(model: Path) -> Iterator[None]:
             try:
                 yield
             finally:
-                if not has_finished(model):  # no shard was finished: a model that fails at once leaves nothing
+                if not has_finished(model):  # no shard was finished, so nothing is left behind
                     remove(model)
     except FolderBusyError as error:
         raise ModelBusyError(f"the model in {str(model)!r} is learning from shards already ({error}).") from None

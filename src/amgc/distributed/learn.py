@@ -1,7 +1,7 @@
 """Learn from shards on many workers. Their statistics are merged in the order of the shards, in float64.
 
-So the result does not depend on the number of workers, or on which of them is faster. If the driver is killed, the same call
-goes on with the finished shards (`amgc.distributed.finished`).
+The result therefore depends neither on the number of workers nor on their speed. If the driver is killed, the same call
+continues with the finished shards (`amgc.distributed.finished`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from amgc.model.extractors import FIT_IMAGES, PIXELS
 from amgc.model.inputs import ImageError
 from amgc.model.state import State, fitted
 
-# An engine computes the parts of shards, in any order: pairs of a shard's number and its part, or why there is none.
+# An engine yields, in any order, pairs of a shard's number and its part, or an error message if there is none.
 Engine: TypeAlias = Callable[[Job, Sequence[tuple[int, Shard]]], Iterator[tuple[int, "bytes | str"]]]
 OnBadShard = Literal["error", "skip"]
 PROCESS = 350 << 20  # bytes of a process with torch imported, measured on Linux
@@ -39,7 +39,7 @@ ACTIVATIONS = 40  # times the pixels of a batch, in float32: what a network hold
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a lesson is: shards done and in all, images so far, and the share of the work that is done."""
+    """Progress of a lesson: finished shards, all shards, images so far, and the share of the work that is done."""
 
     done: int
     total: int
@@ -56,13 +56,13 @@ def learn_shards(
     on_bad_shard: OnBadShard = "error",
     chosen: Mapping[str, Any] | None = None,
 ) -> Learned:
-    """Let a model learn from shards, each read by one worker. The result does not depend on the number of workers.
+    """Learn from shards, each read by one worker. The result does not depend on the number of workers.
 
     Unreadable images are skipped. Copies of an image count once in a shard. Features that are fitted on the first images are
-    fitted on those of the first shards. If this process is killed, the same call goes on with the finished shards.
+    fitted on those of the first shards. If this process is killed, the same call continues with the finished shards.
 
     shards : of `amgc.data.shards.open_source`. engine : where the workers run: `here`, `Processes` or `OnRay`.
-    on_bad_shard : "skip" leaves out shards that cannot be read in several tries. They are named in `Learned.bad_shards`.
+    on_bad_shard : "skip" skips shards that cannot be read after several attempts. `Learned.bad_shards` lists them.
     chosen : settings with which the model was created, for `amgc learn`.
     """
     start = time.monotonic()
@@ -148,8 +148,8 @@ def merge_shards(
         if isinstance(found, str):
             if on_bad_shard == "error":
                 raise ModelError(
-                    f"{found} Nothing was learned; {done()} of {len(shards)} shards are kept, and the same command goes on "
-                    "with them. --skip-shards leaves out shards that cannot be used."
+                    f"{found} Nothing was learned; {done()} of {len(shards)} shards are kept, and the same command continues "
+                    "with them. --skip-shards skips shards that cannot be used."
                 )
             failed[number] = found
         else:
@@ -173,7 +173,7 @@ def merge_shards(
 
 
 def _check_names(state: State, merged: Merged, part: Part) -> None:
-    """Raise ShardError if a shard names its classes by numbers, and others by words, or the other way round."""
+    """Raise ShardError if a shard names its classes by numbers and the others by words, or vice versa."""
 
     def numbered(names: Sequence[object]) -> bool:  # such as those of `.cls` files
         return all(str(name).isdigit() for name in names)
@@ -198,8 +198,10 @@ def _lesson(state: State, merged: Merged) -> Lesson:
 
 
 def worker_memory(state: State, classes: int = CHUNK) -> int:
-    """Return the bytes of a worker for shards with so many classes: process, extractor, a chunk of images, and twice the
-    statistics of a shard, which are packed to be sent.
+    """Return the bytes of a worker for shards with this number of classes.
+
+    They are those of the process, the extractor, a chunk of images, and twice the statistics of a shard, which are packed to
+    be sent.
     """
     own = PROCESS + 2 * _statistics_bytes(state, classes, torch.float32)
     if not isinstance(state.extractor, Extractor):
@@ -209,12 +211,12 @@ def worker_memory(state: State, classes: int = CHUNK) -> int:
 
 
 def driver_memory(state: State, classes: int) -> int:
-    """Return the bytes of the driver for so many classes: the sum in float64, one part, and the model's statistics."""
+    """Return the bytes of the driver for this number of classes: the sum in float64, one part, and the model's statistics."""
     return PROCESS + _statistics_bytes(state, classes, torch.float64) + 3 * _statistics_bytes(state, classes, torch.float32)
 
 
 def _statistics_bytes(state: State, classes: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the statistics of so many classes; of a shared covariance one matrix, whatever their number."""
+    """Return the bytes of the statistics of this number of classes. A shared covariance is one matrix for all of them."""
     own = Lesson.begin(state).classifier
     assert state.extractor is not None
     dim = state.extractor.dim

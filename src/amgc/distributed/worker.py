@@ -1,6 +1,6 @@
-"""What a worker does with a shard: read, decode and encode its images, and return the statistics of their classes.
+"""Workers: read, decode and encode the images of a shard, and return the statistics of their classes.
 
-Neither images nor features leave the worker. What comes back is checked before it is merged: it may come over a network.
+Neither images nor features leave the worker. The driver checks the statistics before it merges them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMED = 20  # unusable images of a shard that are named
 
 @dataclass(frozen=True)
 class Job:
-    """What all shards of a lesson have in common. Every worker gets it once.
+    """The settings that all shards of a lesson share. Every worker gets them once.
 
     model : folder of the model, which workers read the extractor from. checksum : of the extractor's file.
     """

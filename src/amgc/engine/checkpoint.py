@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to continue, in one safetensors file. No pickle, no image, no row of features.
+"""Checkpoints: everything that a run needs to continue, in one safetensors file without images and rows of features.
 
 Runs of different methods can share the training of task 1: one run saves it, others start from it.
 """
@@ -58,7 +58,7 @@ class Checkpoints:
         self._optimizer: dict[str, Tensor] = {}  # restored, until the optimiser exists
 
     def save_if_due(self, optimizer: Any, *, last: bool) -> None:
-        """After a step: save if it is time. Stop if the user asked to and the method's state may be saved.
+        """Save after a step if a checkpoint is due. Stop if the user asked for it and the method's state may be saved.
 
         The `last` step of a task is always saved: what follows can be interrupted but not saved halfway.
         """
@@ -76,12 +76,12 @@ class Checkpoints:
             raise Stopped
 
     def _stop_requested(self) -> bool:
-        """Return the same on all processes: if they stopped at different steps, one would wait for the others forever."""
+        """Return whether to stop, the same on all processes: if they stopped at different steps, they would wait forever."""
         processes, stop = self.session.processes, self.session.watch.stop
         return stop if processes.count == 1 else bool(processes.sum(torch.tensor(float(stop), device=processes.device)))
 
     def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Write everything that is needed to continue from here. Only the first process writes; all hold the same."""
+        """Write everything that is needed to continue from here. Only the first process writes; all have the same state."""
         session = self.session
         session.stopwatch.count("train" if optimizer is not None else "evaluate")
         self._saved_at = time.monotonic()
@@ -130,7 +130,7 @@ class Checkpoints:
             raise misfit(path, error) from error
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give the restored momenta to the first optimiser that is made after `restore`."""
+        """Load the restored optimiser state into the first optimiser that is created after `restore`."""
         state: dict[int, dict[str, Tensor]] = {}
         for key, tensor in self._optimizer.items():
             index, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""The configuration of a run. It is saved in run.json and decides the result. Free of torch."""
+"""The configuration of a run, which determines its result and is saved in run.json. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amgc.data.registry import is_text
 from amgc.features.registry import find as find_extractor
 from amgc.methods.contract import Hyper
 from amgc.methods.registry import find
-from amgc.options import decode, merged, option
+from amgc.options import Checked, decode, merged, option
 from amgc.registry import absolute_name, check_trusted, split_name
 from amgc.runs.folder import RUN, RunError, RunFolder
 
@@ -22,17 +22,21 @@ Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Where and how a run computes. The result depends on it only by rounding, and by dropout with several processes."""
+class Machine(Checked):
+    """Where and how a run computes. Only rounding, and dropout with several processes, depend on it."""
 
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes a GPU if there is one")
-    devices: int = option(1, "processes, each on a GPU or a share of the CPU's cores; under torchrun its number counts")
-    precision: Precision = option("32-true", "of the network; statistics and losses of classes stay in float32")
-    threads: int = option(0, "CPU threads per process; 0: the cores divided by the processes")
-    checkpoint_minutes: float = option(5.0, "between two checkpoints within a task; one is written after every task anyway")
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: a GPU if there is one")
+    devices: int = option(
+        1, "processes, each on a GPU or a share of the CPU's cores; under torchrun its number counts", least=1, most=MOST
+    )
+    precision: Precision = option("32-true", "precision of the network; class statistics and losses are always in float32")
+    threads: int = option(0, "CPU threads per process; 0: the cores divided by the processes", least=0, most=MOST)
+    checkpoint_minutes: float = option(
+        5.0, "between two checkpoints within a task; one is written after every task anyway", least=0
+    )
     feature_cache: str | None = option(
         None,
-        "folder for the features of a network that does not train, for later runs; it holds a row per image",
+        "folder in which the features of a frozen network are cached for later runs; it contains a row per image",
         path=True,
         metavar="FOLDER",
     )
@@ -44,14 +48,6 @@ class Machine:
     start: str | None = option(
         None, "a run whose training of task 1 is reused; all settings that decide it must be the same", path=True, metavar="RUN"
     )
-
-    def __post_init__(self) -> None:
-        if self.devices < 1:
-            raise ValueError(f"devices must be at least 1, not {self.devices}.")
-        if self.threads < 0 or not self.checkpoint_minutes >= 0:
-            raise ValueError("threads and checkpoint_minutes must not be negative.")
-        if max(self.threads, self.devices) > MOST:
-            raise ValueError(f"threads and devices must be at most {MOST:,}, not {self.threads:,} and {self.devices:,}.")
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Config:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Config:
-        """Return the config that `to_json` wrote; raise a ValueError for what does not fit."""
+        """Return the config that `to_json` wrote. Raises ValueError for invalid values."""
         if missing := [name for name in ("method", "hyper", "machine") if name not in values]:
             raise ValueError(f"the config lacks {missing[0]!r}.")
         for name in ("method", "data", "features"):
@@ -128,7 +124,7 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """Return what decides a run's result: the config without the machine and without the location of the data."""
+    """Return the settings that determine a run's result: all but the machine and the location of the data."""
     values = {name: value for name, value in config.to_json().items() if name != "machine"}
     values["data_options"] = {name: value for name, value in config.data_options.items() if name != "root"}
     plain: dict[str, Any] = files.plain_json(values)
@@ -136,7 +132,7 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def first_task_key(config: Config) -> dict[str, Any]:
-    """Return what decides the training of task 1."""
+    """Return the settings that determine the training of task 1."""
     decides = identity(config)
     key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
     first = dict(decides["hyper"]["first"])

@@ -81,6 +81,13 @@ class FeatureSource:
         _, kept, labels = self._test[index]
         yield from zip(torch.split(kept, 4096), torch.split(labels, 4096), strict=True)
 
+    def kept_bytes(self, tasks: range) -> int:
+        """Return the bytes of features that are kept: of all test images, and of the training images of the largest task."""
+        tests = sum(self.stream.counts(index)[1] for index in range(len(self.stream))) * self.keeps_tests
+        frozen = [task for task in map(self.session.task, tasks) if not self.method.trains_network(self.method.phase(task))]
+        training = max((self.image_count(task.index) for task in frozen if not self.streams(task)), default=0)
+        return 4 * self.method.network.dim * (tests + training)
+
     # ---- any images --------------------------------------------------------------------------------------------------
 
     def batches(

@@ -2,7 +2,7 @@
 
 The x-axis is the moment: optimiser steps of all tasks so far, plus one for each finished task, so that a task without training
 has its own moment. Loggers are flushed before a checkpoint is written. A resumed run therefore continues the log exactly
-at its checkpoint. A logger is `new` if this run has logged nothing there before.
+at its checkpoint. A logger is `new` if this run has not logged to it before.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Logged(Watch):
         self.step = self.steps = 0
         self.shown = False
         for logger in loggers:
-            for task in range(len(lines) if logger.new else 0):  # logging begins after the run did
+            for task in range(len(lines) if logger.new else 0):  # logging was enabled after the run had begun
                 logger.log(task_values(sizes, lines[: task + 1]), moment(lines[: task + 1]))
 
     @property
@@ -122,7 +122,7 @@ class Logged(Watch):
         self.inner.begin_task(task, tasks, steps, done)
 
     def is_due(self, step: int) -> bool:
-        """Depends only on the step, so that a resumed run logs the same ones."""
+        """Return whether a step is logged. This depends on the step only, so a resumed run logs the same steps."""
         return step % max(1, self.steps // POINTS) == 0
 
     def wants_progress(self) -> bool:

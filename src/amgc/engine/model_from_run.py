@@ -1,4 +1,4 @@
-"""Make a model for your own images from a finished run: its network, its classifier, and the class statistics."""
+"""Create a model from a finished run: its network, its classifier, and the class statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     """Make a new model in the folder `path` that predicts what the run's method predicts after its last task.
 
     If the method keeps class statistics, as the AMGC family does, the model can learn more classes; otherwise it can only
-    predict and forget. A method without a linear head on the features of one network is refused.
+    predict and forget. Raises ModelError for a method without a linear head on the features of one network.
     """
     folder = RunFolder(Path(run))
     config = read_config(folder.path, {"device": "cpu"})
@@ -78,7 +78,7 @@ def model_from_run(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
 
 @dataclass(frozen=True)
 class _Images:
-    """What run.json says of the images."""
+    """The entry `images` of run.json."""
 
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
@@ -129,7 +129,7 @@ def _check_linear(method: Method[Any], config: Config, classes: int) -> None:
         if torch.allclose(scores, linear, rtol=1e-4, atol=1e-4 * float(linear.abs().max())):
             return
     raise ModelError(
-        f"{config.method} does not classify by a linear head on the network's features, so there is no model in it. Methods "
+        f"{config.method} does not classify by a linear head on the network's features, so it cannot become a model. Methods "
         "that do: the AMGC family, lda, finetune, joint, lwf, ewc and others that train a linear head."
     )
 

@@ -42,7 +42,7 @@ class Plane:
     origin: Tensor
 
     def coordinates(self, rows: Tensor) -> Tensor:
-        """(n, 2) of rows (n, d)."""
+        """Return the coordinates (n, 2) of rows (n, d)."""
         return (rows.double() - self.origin) @ self.axes.T
 
 
@@ -77,7 +77,7 @@ class Observer:
         counts = confusion[cells[:, 0], cells[:, 1]]
         found = tuple(torch.cat([cells, counts[:, None]], 1).tolist())
         with torch.no_grad():
-            write_observed(self.session.folder, Observed(self.task.index, found, self.margins(), self.picture()))
+            write_observed(self.session.folder, Observed(self.task.index, found, self.margins(), self.figure()))
 
     def margins(self) -> seen.Margins | None:
         method = self.session.method
@@ -87,7 +87,7 @@ class Observer:
         own, pairs = found
         return seen.Margins(rounded(own), None if pairs is None else rounded(pairs))
 
-    def picture(self) -> seen.Plane | None:
+    def figure(self) -> seen.Plane | None:
         """Return the two classes' points and Gaussians; choose the plane if there is none yet."""
         method = self.session.method
         rows = {label: torch.cat(parts) for label, parts in self.rows.items() if parts}
@@ -148,7 +148,7 @@ def choose_plane(rows: dict[int, Tensor]) -> Plane:
     within = within - (within @ first)[:, None] * first
     strength, mixtures = torch.linalg.eigh(within @ within.T)  # (n, n), because images are few
     second = mixtures[:, -1] @ within if float(strength[-1]) > 0 else torch.zeros_like(first)
-    if not float(second.norm()) > 0:  # single images: any orthogonal direction will do, if there is one
+    if not float(second.norm()) > 0:  # single images: any orthogonal direction, if there is one
         second = torch.zeros_like(first)
         second[first.abs().argmin()] = float(len(first) > 1)
     second = second - (second @ first) * first

@@ -1,4 +1,4 @@
-"""One or several processes: which share of a batch each computes, and how all get the whole batch."""
+"""Collective operations of the processes of a run: the share of a batch that each computes, and the whole batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from amgc.data.image_files import available_cores
 from amgc.engine.batchnorm import WholeBatchNorm
-from amgc.engine.config import Machine
+from amgc.engine.config import Machine, Precision
 
 
 class Processes:
@@ -30,9 +31,8 @@ class Processes:
             strategy="ddp" if world > 1 else "auto",
             precision=machine.precision,
         )
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if machine.threads or local > 1:
-            torch.set_num_threads(machine.threads or max(1, cores // local))
+            torch.set_num_threads(machine.threads or max(1, available_cores() // local))
         self.fabric.launch()
         if self.count > 1:
             atexit.register(_leave)
@@ -68,7 +68,7 @@ class Processes:
         return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
     def whole_batch_norm(self) -> AbstractContextManager[object]:
-        """Within this context, batch norm in training mode uses the whole batch, of all processes."""
+        """Return a context in which batch norm in training mode uses the batch of all processes."""
         return WholeBatchNorm() if self.count > 1 else nullcontext()
 
     def _all_gather(self, tensor: Tensor) -> Tensor:
@@ -89,6 +89,16 @@ class Processes:
         if self.count > 1:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, 0)
+
+
+class OneProcess(Processes):
+    """One of several processes alone, for computations in which the others do not take part."""
+
+    def __init__(self, processes: Processes, precision: Precision) -> None:
+        self.fabric, device = processes.fabric, processes.device
+        if processes.count > 1:
+            devices = 1 if device.index is None else [device.index]
+            self.fabric = Fabric(accelerator=device.type, devices=devices, precision=precision)
 
 
 def _leave() -> None:

@@ -1,4 +1,4 @@
-"""Run a method on all tasks of a stream, in its own folder. `amgc.runs.folder` lists the files in it."""
+"""Run a method on all tasks of a stream. `amgc.runs.folder` lists the files that a run writes."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ FEW = 3  # how many changes of the data a message lists
 def run(
     config: Config, folder: Path, watch: Watch | None = None, dataset: Dataset | None = None, *, dry_run: bool = False
 ) -> list[dict[str, Any]]:
-    """Start a new run in `folder`, which must not hold one, and return the lines of metrics.jsonl.
+    """Start a new run in `folder`, which must not contain one, and return the lines of metrics.jsonl.
 
     With `dry_run`, return when the cost is known, before anything is written.
     """
     if RunFolder(folder).exists and is_first_process():
-        raise RunExistsError(f"{str(folder)!r} holds a run already; resume it, or choose another folder.")
+        raise RunExistsError(f"{str(folder)!r} already contains a run; resume it, or choose another folder.")
     loggers.check(config.machine.log)
     session = Session(config, folder, watch or Watch(), dataset)
     session.watch.begin_run(session.stream.class_names, session.stream.sizes, lambda: estimate(session))
@@ -128,7 +128,7 @@ def learn(session: Session, task: Task) -> None:
 
 
 def fit_network(session: Session) -> None:
-    """Before task 1: fit a network that learns from task 1's images without training."""
+    """Fit an extractor that needs no training to the images of task 1."""
     if session.network.needs_fit:
         images = session.features.training_images(session.task(0))
         drawing = generator(session.config.seed, "fit")
@@ -146,8 +146,8 @@ def evaluate(session: Session, task: Task, see: Callable[[Tensor, Tensor], None]
                 scores = session.method.scores(features.to(session.processes.device)).cpu()
             if scores.shape[1] != seen or not bool(torch.isfinite(scores).all()):
                 raise TrainingError(
-                    f"after task {task.index + 1} {session.config.method} gives scores of shape {tuple(scores.shape)}, some "
-                    f"perhaps not finite; there must be a finite one for each of {seen} classes."
+                    f"after task {task.index + 1} {session.config.method} returned scores of shape {tuple(scores.shape)}, or "
+                    f"scores that are not finite; it must return a finite score for each of {seen} classes."
                 )
             confusion += torch.bincount(seen * labels + scores.argmax(1), minlength=seen * seen)
             see(features, labels)

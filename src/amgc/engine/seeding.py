@@ -1,6 +1,6 @@
 """Random numbers of a run, derived from its seed and the place where they are used.
 
-No random state has to be saved: a resumed run draws in task t, step s what an uninterrupted run draws there.
+No random state has to be saved: in task t, step s a resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from amgc.runs.folder import RunFolder
 from amgc.text import listing
 
 
-class Vectors(Extractor):
+class Identity(Extractor):
     """The extractor of a data set that consists of features: the identity."""
 
     def __init__(self, dim: int) -> None:
@@ -53,7 +53,7 @@ def order_and_sizes(config: Config, dataset: Dataset) -> tuple[tuple[int, ...], 
 def make_network(config: Config, dataset: Dataset) -> Extractor:
     """Return the extractor for the data set's images; for a data set of features the identity."""
     if dataset.is_features:
-        return Vectors(dataset.train.shape[0])
+        return Identity(dataset.train.shape[0])
     augmented = Augment.of(dataset)
     shape = (dataset.train.shape[0], augmented.size, augmented.size) if augmented.resized else dataset.train.shape
     return build(config.features, image_shape=shape, **config.features_options)

@@ -183,7 +183,7 @@ class Trainer:
 
         def through(network: nn.Module) -> Tensor:
             if not self.stage:
-                raise TypeError("another network cannot be asked: this task trains on the features of a frozen one.")
+                raise TypeError("no other network can be used here: this task trains on the features of a frozen network.")
             if network not in self.others:
                 self.others[network] = ImagesOfTask(self.session.features, self.task).features(network).cpu()
             return self.others[network][rows].to(device)

@@ -6,7 +6,6 @@ Options are declared here and not in the modules of the networks, because networ
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -25,11 +24,12 @@ MOST_FILTERS = 1_000_000
 class ConvNetOptions(Options):
     """Options of the small convolutional network."""
 
-    dim: int = option(64, "number of features", "ours: as many as ResNet-32")
+    dim: int = option(64, "number of features", "ours: as many as ResNet-32", least=4, most=16_384)
 
     def __post_init__(self) -> None:
-        if not 4 <= self.dim <= 16_384 or self.dim % 4:
-            raise ValueError(f"dim must be a multiple of 4 (the first layer has dim/4) from 4 to 16,384, not {self.dim!r}.")
+        super().__post_init__()
+        if self.dim % 4:
+            raise ValueError(f"dim must be a multiple of 4 (the first layer has dim/4), not {self.dim}.")
 
 
 @feature_extractor("convnet", ConvNetOptions())
@@ -49,11 +49,7 @@ class ResNet18Options(Options):
         "first layers: cifar (3×3, stride 1), imagenet (7×7, stride 2, pool) or imagenet3 (3×3, stride 1, pool)",
         "PyCIL for CIFAR; for ImageNet it takes imagenet if all tasks have one size, and else imagenet3",
     )
-    width: float = option(1.0, "factor on all channel counts; 0.25 gives 128 features", "He et al. 2016")
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.width * 64 <= 4096:
-            raise ValueError(f"width must be from 1/64 (one channel in the stem) to 64, not {self.width!r}.")
+    width: float = option(1.0, "factor on all channel counts; 0.25 gives 128 features", "He et al. 2016", least=1 / 64, most=64)
 
 
 @feature_extractor("resnet18", ResNet18Options())
@@ -89,21 +85,27 @@ class PatchesOptions(Options):
     """Options of patches."""
 
     filters: int = option(
-        0, "number of filters, divided among the patch sizes; 0: 24 for each number in a patch, at most 1,600"
+        0,
+        "number of filters, divided among the patch sizes; 0: 24 for each number in a patch, at most 1,600",
+        least=0,
+        most=MOST_FILTERS,
     )
     sizes: tuple[int, ...] = option(
-        (), "sides of the patches in pixels; empty: 5, or three eighths of the image if it is smaller than 14 pixels"
+        (), "sides of the patches in pixels; empty: 5, or three eighths of the image if it is smaller than 14 pixels", least=1
     )
-    side: int = option(64, "larger images are reduced to this many pixels on their longer side")
-    stride: int = option(0, "pixels from one patch to the next; 0: 1, or 2 for images of more than 48 pixels")
-    grid: int = option(2, "responses are averaged over grid × grid cells of the image", "Coates & Ng 2011")
+    side: int = option(64, "larger images are reduced to this many pixels on their longer side", least=1)
+    stride: int = option(0, "pixels from one patch to the next; 0: 1, or 2 for images of more than 48 pixels", least=0)
+    grid: int = option(2, "responses are averaged over grid × grid cells of the image", "Coates & Ng 2011", least=1)
     components: int = option(
         0,
         "keep this many principal components of the 2 × grid² averages of each filter, so that a fine grid or many filters "
         "give few features; 0: keep all averages",
         "ours, measured",
+        least=0,
     )
-    threshold: float = option(0.4, "responses are shrunk towards 0 by this amount; smaller ones count as 0", "ours, measured")
+    threshold: float = option(
+        0.4, "responses are shrunk towards 0 by this amount; smaller ones count as 0", "ours, measured", least=0
+    )
     mirror: bool | None = option(
         None,
         "average the features of an image and its mirror image, in twice the time; None: for colour images only, because "
@@ -111,12 +113,12 @@ class PatchesOptions(Options):
         "ours, measured",
     )
     power: float = option(
-        0.7, "exponent of the averaged responses; 0.5 is the square root, 1 changes nothing", "ours, measured"
+        0.7, "exponent of the averaged responses; 0.5 is the square root, 1 changes nothing", "ours, measured", above=0
     )
     contrast: float = option(
-        10.0, "added to the standard deviation (of pixels 0 to 255) by which a patch is divided", "Coates & Ng 2012"
+        10.0, "added to the standard deviation (of pixels 0 to 255) by which a patch is divided", "Coates & Ng 2012", least=0
     )
-    whitening: float = option(0.1, "added to the variances of the patches before whitening", "Coates & Ng 2012")
+    whitening: float = option(0.1, "added to the variances of the patches before whitening", "Coates & Ng 2012", above=0)
     draw: Literal["patches", "gaussian"] = option(
         "patches",
         "filters are whitened patches of task 1's images, or are drawn from a Gaussian with the covariance of these patches, "
@@ -124,26 +126,11 @@ class PatchesOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        if self.filters > MOST_FILTERS:
-            raise ValueError(f"filters must be at most {MOST_FILTERS:,}, not {self.filters:,}: each gives several features.")
-        for name, value, least in (
-            ("filters", self.filters, self.filters and len(self.sizes)),
-            ("side", self.side, 1),
-            ("stride", self.stride, 0),
-            ("grid", self.grid, 1),
-            ("components", self.components, 0),
-            *(("sizes", size, 1) for size in self.sizes),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value!r}.")
+        super().__post_init__()
+        if 0 < self.filters < len(self.sizes):
+            raise ValueError(f"filters must be at least {len(self.sizes)}, one for each of sizes, not {self.filters}.")
         if self.components > 2 * self.grid**2:
             raise ValueError(f"components must be at most 2 × grid² = {2 * self.grid**2}, not {self.components}.")
-        for name in ("threshold", "contrast"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)!r}.")
-        for name in ("power", "whitening"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and above 0, not {getattr(self, name)!r}.")
 
     def settled(self, channels: int, height: int, width: int) -> PatchesOptions:
         """Return the options with the defaults that depend on the image filled in, after any reduction to `side`."""
@@ -171,11 +158,7 @@ class TimmOptions(Options):
         True,
         "start from timm's published weights (a download, or the file `weights`); grey images are repeated to their channels",
     )
-    resize: int = option(0, "resize images to this side before the network, bilinear; 0: keep their size")
-
-    def __post_init__(self) -> None:
-        if self.resize < 0:
-            raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: keep their size", least=0)
 
 
 @feature_extractor("timm", TimmOptions(), argument="model")
@@ -195,23 +178,25 @@ class LiteOptions(Options):
         "stages of the network, 1 to 7, whose means over pixels are features; 8 is the last convolution, which ImageNet's "
         "classifier uses (1,280 features)",
         "ours, measured",
+        least=1,
+        most=8,
     )
     textures: tuple[int, ...] = option(
-        (3, 4, 5), "stages, 1 to 7, whose standard deviations over pixels are features as well", "ours, measured"
+        (3, 4, 5),
+        "stages, 1 to 7, whose standard deviations over pixels are features as well",
+        "ours, measured",
+        least=1,
+        most=7,
     )
     unit: bool = option(
         True, "scale the features of each stage to a fixed length, so that contrast matters less", "ours, measured"
     )
-    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are")
+    resize: int = option(0, "resize images to this side before the network, bilinear; 0: leave them as they are", least=0)
 
     def __post_init__(self) -> None:
-        for name, last in (("stages", 8), ("textures", 7)):
-            if not all(1 <= stage <= last for stage in getattr(self, name)):
-                raise ValueError(f"{name} must be numbers from 1 to {last}, not {getattr(self, name)!r}.")
+        super().__post_init__()
         if not self.stages and not self.textures:
             raise ValueError("there are no features: specify at least one of stages and textures.")
-        if self.resize < 0:
-            raise ValueError(f"resize must be a side in pixels, or 0 for none; not {self.resize!r}.")
 
 
 @feature_extractor("lite0", LiteOptions())

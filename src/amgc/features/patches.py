@@ -6,7 +6,7 @@ patch of length 1, so that the response is linear in n, a = n W + b. Both max(a 
 the cells of a grid, raised to a power, and standardised with the moments of task 1. With `components`, the averages of each
 filter are first reduced to their principal components over the images of task 1.
 
-**Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide. Whoever has the file
+**Privacy.** With `draw="patches"` a filter is a fragment of one of task 1's images, a few pixels wide. Anyone with the file
 can undo the whitening and see the fragment up to brightness and contrast, but neither its position nor the rest of the image.
 `draw="gaussian"` keeps no fragment, only the mean and covariance of the fragments.
 """
@@ -20,9 +20,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import interpolate, softshrink
 
 from amgc.features.builtin import PatchesOptions
-from amgc.features.extractor import Extractor, ImageSource, Preprocess
+from amgc.features.extractor import Extractor, ImageSource, Preprocess, in_threads
 from amgc.features.registry import ImageShape
-from amgc.features.threads import in_threads
 
 PATCHES, SAMPLED = 200_000, 10_000  # maximum numbers of patches for the whitening, and of images that they come from
 MEASURED = 2_500  # images for the moments: standard deviations are then accurate to one or two per cent

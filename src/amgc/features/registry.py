@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from amgc import registry
-from amgc.options import option
+from amgc.options import Checked, option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
 ImageShape: TypeAlias = tuple[int, int, int]  # channels, height, width
+KIND = "extractor"  # of the file of a saved extractor
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """Options of every extractor."""
 
     weights: str | None = option(

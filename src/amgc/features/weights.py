@@ -19,9 +19,8 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
-from amgc.features.registry import blank, extractors
+from amgc.features.registry import KIND, blank, extractors
 
-KIND = "extractor"
 PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # names of timm; not hf-hub:OWNER/NAME or local-dir:PATH
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their checkpoints
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
 class AblationHyper(AMGCHyper):
     """Hyper-parameters of the ablations. With `margin` 0.4 and all others at their defaults, the method is AMGC."""
 
-    margin: float = option(0.0, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "DBGC")
+    margin: float = option(
+        0.0, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "DBGC", least=0
+    )
     new_term: Literal["distribution", "samples"] = option(
         "distribution", "loss of the new classes: L_DB or cross-entropy", "paper, Eq. L-DBGC-N"
     )
@@ -36,31 +37,31 @@ class AblationHyper(AMGCHyper):
     enlarge: Literal["variances", "isotropic", "whole"] = option(
         "variances", "VE adds λ times: each variance, their mean, or the whole covariance", "paper, Eq. ve"
     )
-    soft_margin: float = option(0.0, "SM: a constant margin of the old classes", "paper, Table 3; its value is not given")
+    soft_margin: float = option(
+        0.0, "SM: a constant margin of the old classes", "paper, Table 3; its value is not given", least=0
+    )
     reset: Literal["epoch", "task"] = option(
         "epoch", "when the new classes' running statistics are reset; ISDA: task", "open in the paper"
     )
-    decay: float = option(
-        0.0, "minimum weight of a batch in the running statistics; 0: all batches weigh the same", "open in the paper"
+    decay: float = option(  # below 1: the running mean could be a single image's features
+        0.0,
+        "minimum weight of a batch in the running statistics; 0: all batches weigh the same",
+        "open in the paper",
+        least=0,
+        below=1,
     )
     mean_gradient: Literal["running", "straight_through"] = option(
         "running", "the gradient of the mean: by the batch's weight in it, or as if that were 1", "open in the paper"
     )
-    pseudo: int = option(0, "pseudo features per old class and step; 0: in total as many as the batch has images", "PASS, IL2A")
+    pseudo: int = option(
+        0, "pseudo features per old class and step; 0: in total as many as the batch has images", "PASS, IL2A", least=0
+    )
     new_samples: Literal["real", "pseudo"] = option(
         "real", "for new_term samples: the images' features, or draws from the running statistics", "open in the paper"
     )
     head_start: Literal["keep", "scratch"] = option(
         "keep", "before a task: keep the old classes' weights, or initialise all again", "paper, 3.1: either"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("soft_margin", "decay", "pseudo"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
-        if self.decay >= 1:  # the running mean could be a single image's features
-            raise ValueError(f"decay must be below 1, not {self.decay}.")
 
 
 class Ablation(AMGC[AblationHyper]):

@@ -20,16 +20,13 @@ class ACILHyper(FrozenHyper):
     """Hyper-parameters of ACIL and DS-AL."""
 
     expansion: int = option(
-        0, "random features; 0: 16 times the network's, 8192 for 512", "official: 8192 on CIFAR-100, 16384 on ImageNet"
+        0, "random features; 0: 16 times the network's, 8192 for 512", "official: 8192 on CIFAR-100, 16384 on ImageNet", least=0
     )
-    gamma: float = option(0.1, "ridge of the main stream", "official")
-    gamma_comp: float = option(0.1, "ridge of the compensation stream", "official")
-    ratio: float = option(0.0, "weight of the compensation stream; 0: no such stream, as in ACIL", "official: 0.6 on CIFAR-100")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.expansion < 0 or self.ratio < 0 or not min(self.gamma, self.gamma_comp) > 0:
-            raise ValueError("gamma and gamma_comp must be positive; expansion and ratio must not be negative.")
+    gamma: float = option(0.1, "ridge of the main stream", "official", above=0)
+    gamma_comp: float = option(0.1, "ridge of the compensation stream", "official", above=0)
+    ratio: float = option(
+        0.0, "weight of the compensation stream; 0: no such stream, as in ACIL", "official: 0.6 on CIFAR-100", least=0
+    )
 
 
 @method("acil", ACILHyper())

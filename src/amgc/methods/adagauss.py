@@ -30,21 +30,21 @@ class AdaGaussHyper(Hyper):
     first: Phase = FIRST
     later: Phase = LATER
     second: Phase = ADAPT
-    bottleneck: int = option(64, "S: features behind the bottleneck, or the network's if it has fewer", "official script")
-    distillation: float = option(10.0, "λ: weight of the distillation through the distiller", "official script")
-    anti_collapse: float = option(1.0, "α: weight of the anti-collapse loss", "official ada_gauss.py")
-    ceiling: float = option(1.0, "β: the anti-collapse loss is constant for larger deviations", "official ada_gauss.py")
-    multiplier: int = option(32, "hidden units of distiller and adapter, for each feature", "official script")
-    draws: int = option(10_000, "N: draws from a Gaussian that estimate it behind the adapter", "official ada_gauss.py")
-    shrinkage: float = option(3.0, "share of the mean variance added to each variance for the scores", "official ada_gauss.py")
-
-    def __post_init__(self) -> None:
-        for name, least in (("bottleneck", 1), ("multiplier", 1), ("draws", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
-        for name in ("distillation", "anti_collapse", "ceiling", "shrinkage"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
+    bottleneck: int = option(
+        64, "S: features behind the bottleneck, or the network's if it has fewer", "official script", least=1
+    )
+    distillation: float = option(10.0, "λ: weight of the distillation through the distiller", "official script", least=0)
+    anti_collapse: float = option(1.0, "α: weight of the anti-collapse loss", "official ada_gauss.py", least=0)
+    ceiling: float = option(
+        1.0, "β: the anti-collapse loss is constant for larger deviations", "official ada_gauss.py", least=0
+    )
+    multiplier: int = option(32, "hidden units of distiller and adapter, for each feature", "official script", least=1)
+    draws: int = option(
+        10_000, "N: draws from a Gaussian that estimate it behind the adapter", "official ada_gauss.py", least=2
+    )
+    shrinkage: float = option(
+        3.0, "share of the mean variance added to each variance for the scores", "official ada_gauss.py", least=0
+    )
 
 
 @method(

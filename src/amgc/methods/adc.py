@@ -15,14 +15,11 @@ from amgc.options import option
 class ADCHyper(CompensatedHyper):
     """Hyper-parameters of ADC."""
 
-    step: float = option(25.0, "α: length of an attack's steps, of all images of a class together", "official lwf.json")
-    steps: int = option(3, "steps of an attack", "official lwf.json")
-    nearest: int = option(100, "new images that attack each old class: those nearest to its mean", "official lwf.json")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.step < float("inf") or self.steps < 0 or self.nearest < 1:
-            raise ValueError("step and steps must not be negative, and nearest must be at least 1.")
+    step: float = option(
+        25.0, "α: length of an attack's steps, of all images of a class together", "official lwf.json", least=0
+    )
+    steps: int = option(3, "steps of an attack", "official lwf.json", least=0)
+    nearest: int = option(100, "new images that attack each old class: those nearest to its mean", "official lwf.json", least=1)
 
 
 @method("adc", ADCHyper(), sources=SOURCES)

@@ -6,7 +6,6 @@ report shows of its Gaussians and margins is in `enlarged.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -33,7 +32,9 @@ SOURCES = FIRST_SOURCES | LATER_SOURCES | {"later": "open in the paper"}
 class AMGCHyper(Hyper):
     """Hyper-parameters of AMGC."""
 
-    margin: float = option(0.4, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "paper, 4.1")
+    margin: float = option(
+        0.4, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", "paper, 4.1", least=0
+    )
     balance: Literal["two_means", "per_class"] = option(
         "two_means",
         "the loss is the mean over new classes plus the mean over old ones, or one mean over all classes",
@@ -43,10 +44,6 @@ class AMGCHyper(Hyper):
         "full", "the form in which class covariances are stored", "paper, 3.1"
     )
     rank: int = option(56, "columns of a lowrank covariance")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.margin < math.inf:
-            raise ValueError(f"margin must be finite and not negative, not {self.margin}.")
 
 
 H = TypeVar("H", bound=AMGCHyper)

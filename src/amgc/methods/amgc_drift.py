@@ -24,18 +24,13 @@ class DriftHyper(CompensatedHyper):
         "linear",
         "how statistics of old classes follow the drift: not at all, their means by SDC, or both moments by a linear map",
     )
-    sigma: float = option(1.0, "mean: σ of SDC's weights, in units of the features' root mean square distance to old means")
-    map_ridge: float = option(1e-3, "linear: ridge of the map that is kept close to the identity, per new image")
-    margin: float = option(0.0, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all")
+    sigma: float = option(
+        1.0, "mean: σ of SDC's weights, in units of the features' root mean square distance to old means", above=0
+    )
+    map_ridge: float = option(1e-3, "linear: ridge of the map that is kept close to the identity, per new image", above=0)
+    margin: float = option(0.0, "λ of VE: by how much the variances of old classes are enlarged; 0: not at all", least=0)
     balance: Literal["two_means", "per_class"] = option("per_class", "the balance of old and new classes in AMGC's loss")
-    ridge: float = option(0.0, "added to every variance before the classifier is solved")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.sigma < float("inf") or not 0 < self.map_ridge < float("inf"):
-            raise ValueError("sigma and map_ridge must be finite and positive.")
-        if not 0 <= self.margin < float("inf") or not 0 <= self.ridge < float("inf"):
-            raise ValueError("margin and ridge must be finite and not negative.")
+    ridge: float = option(0.0, "added to every variance before the classifier is solved", least=0)
 
 
 @method("amgc-drift", DriftHyper(), sources=SOURCES)
@@ -63,7 +58,7 @@ class AMGCDrift(LwF[DriftHyper]):
             for label, mean in zip(self.statistics.classes, self.statistics.mean + moves, strict=True):
                 drift.move(self.statistics, label, mean)
             return
-        # The map is I + A, with a ridge on A: where the new images say nothing, old classes stay.
+        # The map is I + A, with a ridge on A: without evidence from new images, old classes do not move.
         ridge = self.hyper.map_ridge * float(old.square().sum(1).mean()) * len(old) / old.shape[1]
         matrix = drift.linear_map(old, new - old, max(ridge, 1e-30))
         matrix.diagonal().add_(1.0)

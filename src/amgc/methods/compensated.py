@@ -26,7 +26,7 @@ class CompensatedHyper(LwFHyper):
 
     first: Phase = FIRST
     later: Phase = LATER
-    distillation: float = option(10.0, "weight of the distillation", "official lwf.py")
+    distillation: float = option(10.0, "weight of the distillation", "official lwf.py", least=0)
 
 
 H = TypeVar("H", bound=CompensatedHyper)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from amgc.methods.lazy import torch
-from amgc.options import option
+from amgc.options import Checked, option
 
 if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
@@ -31,37 +31,31 @@ Schedule: TypeAlias = Literal["cosine", "step", "constant"]
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(Checked):
     """How the network and the head are trained during a task."""
 
-    epochs: int = option(200, "passes over the task's images; 0 trains nothing", "paper, 4.1")
-    batch_size: int = option(128, "images per step, of all processes together", "PyCIL")
-    extractor_lr: float = option(0.01, "learning rate of the network; 0 freezes it, and its features are computed once")
-    head_lr: float = option(0.01, "learning rate of the classifier")
+    epochs: int = option(200, "passes over the task's images; 0 trains nothing", "paper, 4.1", least=0, most=1_000_000)
+    batch_size: int = option(128, "images per step, of all processes together", "PyCIL", least=1, most=1_000_000)
+    extractor_lr: float = option(
+        0.01, "learning rate of the network; 0 freezes it, and its features are computed once", least=0
+    )
+    head_lr: float = option(0.01, "learning rate of the classifier", least=0)
     schedule: Schedule = option("cosine", "schedule of both learning rates: cosine (to 0), step or constant")
-    milestones: tuple[float, ...] = option((0.3, 0.6, 0.85), "step: shares of the epochs after which the rates fall", "PyCIL")
-    gamma: float = option(0.1, "step: factor by which the rates fall", "PyCIL")
+    milestones: tuple[float, ...] = option(
+        (0.3, 0.6, 0.85), "step: shares of the epochs after which the rates fall", "PyCIL", least=0, most=1
+    )
+    gamma: float = option(0.1, "step: factor by which the rates fall", "PyCIL", least=0)
     optimizer: Literal["sgd", "adam"] = option("sgd", "optimiser; the paper names none", "PyCIL")
-    momentum: float = option(0.9, "momentum of SGD", "PyCIL")
-    clip: float = option(0.0, "maximum norm of the gradient of all trained parameters together; 0: no limit")
-    weight_decay: float = option(5e-4, "weight decay of the network", "PyCIL")
-    head_weight_decay: float = option(5e-4, "weight decay of the classifier", "PyCIL")
+    momentum: float = option(0.9, "momentum of SGD", "PyCIL", least=0)
+    clip: float = option(0.0, "maximum norm of the gradient of all trained parameters together; 0: no limit", least=0)
+    weight_decay: float = option(5e-4, "weight decay of the network", "PyCIL", least=0)
+    head_weight_decay: float = option(5e-4, "weight decay of the classifier", "PyCIL", least=0)
     batchnorm: Literal["train", "fixed"] = option("train", "train, or fixed: statistics, scale and shift do not change")
     augment: bool = option(True, "random crops, flips and brightness (not if the network is frozen)", "PyCIL")
 
-    def __post_init__(self) -> None:
-        for name, least, most in (("epochs", 0, 1_000_000), ("batch_size", 1, 1_000_000)):
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be from {least} to {most:,}, not {getattr(self, name):,}.")
-        for name in ("extractor_lr", "head_lr", "momentum", "clip", "weight_decay", "head_weight_decay", "gamma"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
-        if any(not 0 <= share <= 1 for share in self.milestones):
-            raise ValueError(f"milestones are shares of the epochs, between 0 and 1; not {self.milestones}.")
-
 
 @dataclass(frozen=True)
-class Hyper:
+class Hyper(Checked):
     """Hyper-parameters of every method: how task 1 and the later tasks are trained."""
 
     first: Phase = field(default_factory=Phase)

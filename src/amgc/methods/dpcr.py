@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 class DPCRHyper(CompensatedHyper):
     """Hyper-parameters of DPCR."""
 
-    map_ridge: float = option(1e-9, "ridge of the map from old to new features", "official, rg_tssp")
-    ridge: float = option(200.0, "γ: ridge of the classifier", "official: 200 on CIFAR-100, 2000 on the others")
+    map_ridge: float = option(1e-9, "ridge of the map from old to new features", "official, rg_tssp", above=0)
+    ridge: float = option(200.0, "γ: ridge of the classifier", "official: 200 on CIFAR-100, 2000 on the others", above=0)
     projection: bool = option(True, "whether the map of a class is restricted to the range of its features", "official")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.map_ridge < float("inf") or not 0 < self.ridge < float("inf"):
-            raise ValueError("map_ridge and ridge must be finite and positive.")
 
 
 @method("dpcr", DPCRHyper(), sources=SOURCES)

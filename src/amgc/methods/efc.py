@@ -28,20 +28,15 @@ class EFCHyper(Hyper):
 
     first: Phase = FIRST
     later: Phase = LATER
-    elasticity: float = option(10.0, "λ: weight of the empirical feature matrix in the distillation", "official, efc_lamb")
-    damping: float = option(0.1, "η: weight of the plain squared distance in it", "official, efc_damping")
-    sigma: float = option(0.2, "σ of the weights of new images when old means are moved", "official, efc_protoupdate")
+    elasticity: float = option(
+        10.0, "λ: weight of the empirical feature matrix in the distillation", "official, efc_lamb", least=0
+    )
+    damping: float = option(0.1, "η: weight of the plain squared distance in it", "official, efc_damping", least=0)
+    sigma: float = option(0.2, "σ of the weights of new images when old means are moved", "official, efc_protoupdate", above=0)
     rotations: bool = option(
         True, "whether task 1 has the rotations of images as classes of their own", "official; not ImageNet"
     )
-    noise: float = option(1e-5, "added to every variance of a prototype", "official proto.py")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.sigma < float("inf"):
-            raise ValueError(f"sigma must be finite and positive, not {self.sigma}.")
-        for name in ("elasticity", "damping", "noise"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
+    noise: float = option(1e-5, "added to every variance of a prototype", "official proto.py", least=0)
 
 
 H = TypeVar("H", bound=EFCHyper)

@@ -25,20 +25,15 @@ CHUNK = 8  # gradients of single images in memory at once: 8 × 11 million numbe
 class EWCHyper(Hyper):
     """Hyper-parameters of EWC."""
 
-    penalty: float = option(1000.0, "weight of ½ Σ F (θ - θ*)²", "PyCIL, ewc.py")
+    penalty: float = option(1000.0, "weight of ½ Σ F (θ - θ*)²", "PyCIL, ewc.py", least=0)
     fisher: Literal["sample", "batch"] = option(
         "sample", "squared gradients of single images (Fisher information), or of batch means", "paper; PyCIL: batch"
     )
-    clip: float = option(1e-4, "maximum of the Fisher information", "PyCIL, ewc.py")
+    clip: float = option(1e-4, "maximum of the Fisher information", "PyCIL, ewc.py", least=0)
     merge: Literal["classes", "half", "sum"] = option(
         "classes", "weights of old and new Fisher information: by number of classes, equal, or their sum", "PyCIL; FACIL: half"
     )
     softmax: Literal["new", "seen"] = option("new", "classes in the softmax after task 1", "PyCIL, ewc.py")
-
-    def __post_init__(self) -> None:
-        for name in ("penalty", "clip"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
 
 
 # PyCIL, ewc.py: milestones 70, 120, 150 of 180 epochs.

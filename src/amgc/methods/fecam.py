@@ -19,16 +19,11 @@ if TYPE_CHECKING:
 class FeCAMHyper(FrozenHyper):
     """Hyper-parameters of FeCAM."""
 
-    tukey: float = option(0.5, "λ: exponent of Tukey's transform of the features; 1: no transform", "official, beta")
-    alpha1: float = option(1.0, "shrinkage: share of the mean variance added to each variance", "official")
-    alpha2: float = option(1.0, "shrinkage: share of the mean off-diagonal entry added to each of them", "official")
-    shrinkings: int = option(2, "number of times that the shrinkage is applied", "official code; the paper says once")
+    tukey: float = option(0.5, "λ: exponent of Tukey's transform of the features; 1: no transform", "official, beta", above=0)
+    alpha1: float = option(1.0, "shrinkage: share of the mean variance added to each variance", "official", least=0)
+    alpha2: float = option(1.0, "shrinkage: share of the mean off-diagonal entry added to each of them", "official", least=0)
+    shrinkings: int = option(2, "number of times that the shrinkage is applied", "official code; the paper says once", least=0)
     correlation: bool = option(True, "whether to scale covariances to unit variances", "official, norm_cov")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.tukey > 0 or min(self.alpha1, self.alpha2, self.shrinkings) < 0:
-            raise ValueError("tukey must be positive; alpha1, alpha2 and shrinkings must not be negative.")
 
 
 @method("fecam", FeCAMHyper())

@@ -20,6 +20,7 @@ class FrozenHyper(Hyper):
     later: Phase = FROZEN
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse_training(self.later)
 
 

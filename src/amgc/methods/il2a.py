@@ -22,24 +22,19 @@ if TYPE_CHECKING:
 class IL2AHyper(Hyper):
     """Hyper-parameters of IL2A."""
 
-    rounds: int = option(4, "classAug: number of times that a batch is paired with itself, shuffled", "official IL2A.py")
-    mixing: int = option(20, "classAug: α of the mixing weights, drawn from Beta(α, α)", "official IL2A.py")
+    rounds: int = option(
+        4, "classAug: number of times that a batch is paired with itself, shuffled", "official IL2A.py", least=0
+    )
+    mixing: int = option(20, "classAug: α of the mixing weights, drawn from Beta(α, α)", "official IL2A.py", least=1)
     band: float = option(
-        0.1, "classAug: mixing weights farther than this from ½ are set to ½", "official cifar/IL2A.py; tiny: 0.2"
+        0.1, "classAug: mixing weights farther than this from ½ are set to ½", "official cifar/IL2A.py; tiny: 0.2", least=0
     )
     semantic: float = option(10.0, "weight of semanAug, the loss of old classes' Gaussians", "official main.py")
-    ratio: float = option(2.5, "semanAug: factor of the old classes' covariances", "official IL2A.py")
+    ratio: float = option(2.5, "semanAug: factor of the old classes' covariances", "official IL2A.py", least=0)
     distillation: float = option(
         10.0, "weight of the distance between features and those of the old network", "official main.py"
     )
-    temperature: float = option(0.1, "divides the scores in both classification losses", "official main.py")
-
-    def __post_init__(self) -> None:
-        for name, least in (("rounds", 0), ("mixing", 1), ("band", 0), ("ratio", 0)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}.")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be positive, not {self.temperature}.")
+    temperature: float = option(0.1, "divides the scores in both classification losses", "official main.py", above=0)
 
 
 @method("il2a", IL2AHyper(OFFICIAL, OFFICIAL), sources={"first": "official IL2A.py", "later": "official IL2A.py"})

@@ -23,12 +23,9 @@ class LDAHyper(FrozenHyper):
         1e-4,
         "ε in (1 - ε) Σ + ε I; None: towards the diagonal, by oracle approximating shrinkage (OAS)",
         "Deep SLDA, 3.1 and official code",
+        above=0,
+        most=1,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.shrinkage is not None and not 0 < self.shrinkage <= 1:
-            raise ValueError(f"shrinkage must be in (0, 1], or None; not {self.shrinkage}.")
 
 
 @method("lda", LDAHyper())

@@ -24,7 +24,7 @@ class LDCHyper(CompensatedHyper):
 
     second: Phase = MAP
     initial: Literal["random", "identity"] = option(
-        "random", "where the map begins; identity needs fewer steps if tasks are small", "official lwf.py"
+        "random", "initial map; identity needs fewer steps if tasks are small", "official lwf.py"
     )
 
 

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 class LwFHyper(Hyper):
     """Hyper-parameters of LwF."""
 
-    distillation: float = option(3.0, "weight of the distillation", "PyCIL, lwf.py")
-    temperature: float = option(2.0, "divides the scores in the distillation", "PyCIL, lwf.py; the paper")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.distillation < float("inf") or not 0 < self.temperature < float("inf"):
-            raise ValueError("distillation must be finite and not negative, temperature finite and positive.")
+    distillation: float = option(3.0, "weight of the distillation", "PyCIL, lwf.py", least=0)
+    temperature: float = option(2.0, "divides the scores in the distillation", "PyCIL, lwf.py; the paper", above=0)
 
 
 # PyCIL, lwf.py: milestones 60, 120, 160 of 200 epochs, then 60, 120, 180, 220 of 250.

@@ -1,6 +1,6 @@
 """Optional methods of a `Method`. The engine and the report call them if they exist.
 
-To implement a protocol, define its method. There is nothing to inherit from.
+To implement a protocol, define its method. No base class is needed.
 """
 
 from __future__ import annotations

@@ -22,18 +22,14 @@ if TYPE_CHECKING:
 class PASSHyper(Hyper):
     """Hyper-parameters of PASS."""
 
-    prototypes: float = option(10.0, "weight of the cross-entropy of old classes' noisy means", "official main.py")
+    prototypes: float = option(10.0, "weight of the cross-entropy of old classes' noisy means", "official main.py", least=0)
     distillation: float = option(
-        10.0, "weight of the distance between features and those of the old network", "official main.py"
+        10.0, "weight of the distance between features and those of the old network", "official main.py", least=0
     )
-    temperature: float = option(0.1, "divides the scores in both cross-entropies", "official main.py")
+    temperature: float = option(0.1, "divides the scores in both cross-entropies", "official main.py", above=0)
     radius: Literal["first", "seen"] = option(
         "first", "r² of the noise: mean variance of the classes of task 1, or of all seen classes (PyCIL)", "official PASS.py"
     )
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be positive, not {self.temperature}.")
 
 
 # The official PASS.py and IL2A.py, the same in every task: StepLR(45) of 101 epochs, with its step before the epoch.

@@ -24,17 +24,20 @@ class RanPACHyper(FrozenHyper):
     """Hyper-parameters of RanPAC."""
 
     projections: int = option(
-        0, "M: random features; 0: 10000, or 20 times the network's features if that is less", "official: 10000 for 768"
+        0,
+        "M: random features; 0: 10000, or 20 times the network's features if that is less",
+        "official: 10000 for 768",
+        least=0,
     )
     ridges: tuple[float, ...] = option(
-        tuple(10.0**power for power in range(-8, 9)), "candidates for the ridge λ", "official: 1e-8 to 1e8"
+        tuple(10.0**power for power in range(-8, 9)), "candidates for the ridge λ", "official: 1e-8 to 1e8", above=0
     )
-    holdout: float = option(0.2, "share of a task's training features on which λ is chosen", "official")
+    holdout: float = option(0.2, "share of a task's training features on which λ is chosen", "official", above=0, below=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.projections < 0 or not self.ridges or not min(self.ridges) > 0 or not 0 < self.holdout < 1:
-            raise ValueError("projections must not be negative, ridges positive, and holdout between 0 and 1.")
+        if not self.ridges:
+            raise ValueError("ridges must have at least one number.")
 
 
 @method("ranpac", RanPACHyper())

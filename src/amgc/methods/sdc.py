@@ -15,12 +15,7 @@ from amgc.options import option
 class SDCHyper(CompensatedHyper):
     """Hyper-parameters of SDC."""
 
-    sigma: float = option(0.3, "σ of the Gaussian weights of new images around an old mean", "SDC; ADC's lwf.json")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.sigma < float("inf"):
-            raise ValueError(f"sigma must be finite and positive, not {self.sigma}.")
+    sigma: float = option(0.3, "σ of the Gaussian weights of new images around an old mean", "SDC; ADC's lwf.json", above=0)
 
 
 @method("sdc", SDCHyper(), sources=SOURCES)

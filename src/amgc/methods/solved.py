@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,22 +16,15 @@ if TYPE_CHECKING:
     from amgc.features.extractor import Extractor
 
 
-def check_ridge(ridge: float) -> None:
-    """Raise if the ridge is negative or infinite."""
-    if not 0 <= ridge < math.inf:
-        raise ValueError(f"ridge must be finite and not negative, not {ridge}.")
-
-
 @dataclass(frozen=True)
 class ExactHyper(AMGCHyper):
     """Hyper-parameters of the exact solution."""
 
-    ridge: float = option(0.0, "added to every variance before the classifier is solved")
+    ridge: float = option(0.0, "added to every variance before the classifier is solved", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_training(self.later)
-        check_ridge(self.ridge)
 
 
 @method("amgc-exact", ExactHyper(FIRST, FROZEN), sources=FIRST_SOURCES)
@@ -74,11 +66,8 @@ class ClosedHyper(FrozenHyper):
         None,
         "added to every variance; None: a share of each variance, smaller for features that separate the classes, chosen by "
         "leave-one-out in closed form",
+        least=0,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ridge(self.ridge or 0.0)
 
 
 @method("amgc-closed", ClosedHyper(FIRST), sources=FIRST_SOURCES)

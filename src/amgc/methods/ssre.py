@@ -19,16 +19,11 @@ if TYPE_CHECKING:
 class SSREHyper(Hyper):
     """Hyper-parameters of SSRE."""
 
-    temperature: float = option(0.1, "divides the scores in every cross-entropy", "official code")
-    distillation: float = option(1.0, "weight of the distance to the old features, summed over the batch", "official; PyCIL")
-    prototypes: float = option(10.0, "weight of the cross-entropy of the old classes' prototypes", "official code")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be finite and positive, not {self.temperature}.")
-        for name in ("distillation", "prototypes"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
+    temperature: float = option(0.1, "divides the scores in every cross-entropy", "official code", above=0)
+    distillation: float = option(
+        1.0, "weight of the distance to the old features, summed over the batch", "official; PyCIL", least=0
+    )
+    prototypes: float = option(10.0, "weight of the cross-entropy of the old classes' prototypes", "official code", least=0)
 
 
 # Task 1: PyCIL's values, because the official code for it was never published. They are PASS's but for the weight decay, and

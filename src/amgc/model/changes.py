@@ -34,7 +34,7 @@ class Learned:
     skipped : unreadable images, each with the reason.
     animated : animated images; only the first frame was used.
     repeated : images with the same pixels as another image of the same class in this call. Such images are learned once.
-    learned_before : images that their class has probably learned before, so that they count twice now. This can be told for
+    learned_before : images that their class has probably learned before. They now count twice. This can be detected for
         classes of few images only (`amgc.core.repeated`).
     held : number of images by class that are not learned yet, because there are too few (`Model.create(fewest=…)`).
     bad_shards : shards that were left out, each with the reason. `skipped`, `animated` and `repeated` name some of many.
@@ -82,7 +82,7 @@ class Lesson:
     ) -> Iterator[int]:
         """Encode images batch by batch and add them to the statistics of their classes. Yields the number of images done.
 
-        earlier : by class, what tells whether an image was learned before.
+        earlier : by class, the test whether an image was learned before.
         """
         done = 0
         for rows, features, errors in state.encoded(given):
@@ -108,7 +108,7 @@ class Lesson:
             yield done
 
     def joined(self, later: Lesson) -> Lesson:
-        """Return both lessons as one. What was skipped is that of the later one."""
+        """Return both lessons as one. `skipped` is that of the later one."""
         counts = {label: self.added.get(label, 0) + later.added.get(label, 0) for label in {**self.added, **later.added}}
         return replace(later, classifier=copy.deepcopy(self.classifier).merge(later.classifier), added=counts)
 
@@ -127,7 +127,7 @@ class Held:
         self._lesson: Lesson | None = None
 
     def add(self, state: State, lesson: Lesson, hold: bool) -> tuple[Lesson, dict[str, int]]:
-        """Return what can be learned now, and the number of images by class that are held instead.
+        """Return the lesson that can be learned now, and the number of images by class that are held instead.
 
         hold : whether to hold a lesson with too few images; otherwise it is an error.
         """
@@ -230,7 +230,7 @@ def merged(states: Sequence[State]) -> State:
 
 
 def restored(state: State, now: State) -> State:
-    """Return an earlier state of a model, or that of another one, as the next state of a folder that has the state `now`."""
+    """Return an earlier state of a model, or the state of another model, as the successor of the state `now`."""
     same = state.checksum and state.checksum == now.checksum
     kept = {role: entry for role, entry in now.manifest.files.items() if same and role == "extractor"}
     manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)

@@ -21,7 +21,8 @@ from amgc.data.sets.folders import MEAN, STD
 from amgc.features import build, extractors
 from amgc.features.builtin import Shortcut, Stem
 from amgc.features.extractor import Extractor
-from amgc.features.lite import VARIANTS, is_installed
+from amgc.features.lite import is_installed
+from amgc.features.lite_layout import VARIANTS
 from amgc.features.pretrained import import_timm
 from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
@@ -33,14 +34,14 @@ from amgc.registry import is_file
 
 INSPECTED = 64  # approximate number of images whose size and colour are inspected
 INSPECTED_SIDE = 128  # larger images are reduced to at least this many pixels before
-SMALL = 64  # pixels of the shorter side below which a network for photographs has too little to see
+SMALL = 64  # pixels; if the shorter side has fewer, a network for photographs does not work well
 COLOUR = 8.0  # standard deviation of the differences between channels (0 to 255); tinted paper and JPEG noise have less
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
 SIDE = 64  # maximum image size for patches; smaller if the first images are smaller
 FIT_IMAGES = 2500  # maximum number of images that patches are fitted on; they take 30 MB of memory
 PIXELS = 1 << 20  # approximate number of values in a batch
 GENERATED, SPECTRUM = 32, 1.5  # images, and the exponent of their amplitudes over frequencies: photographs have 1 to 1.5
-ENCODING = threading.Lock()  # an extractor uses all cores, and patches change torch's number of threads
+ENCODING = threading.Lock()  # because an extractor uses all cores, and patches change torch's number of threads
 
 
 class ExtractorOptions(TypedDict, total=False):
@@ -143,8 +144,9 @@ def private_choice(
 
 
 def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) -> tuple[str, dict[str, Any], int | None]:
-    """Return name (or file) and options of the extractor that `features` refers to: a name, a file or another model. Of a
-    model, also return the length to which it scales the shorter side, if it is not the size of the images.
+    """Return name (or file) and options of the extractor that `features` refers to: a name, a file or another model.
+
+    For a model, also return the length to which it scales the shorter side, if that is not the size of the images.
 
     Without `features` and options the name is "", and the first images decide. With options only, it is "patches".
     """

@@ -70,7 +70,7 @@ class Folder:
             ) from None
 
     def read(self, read: Callable[[Manifest], T]) -> T:
-        """Return `read(manifest)`. Try again if a file disappears because another process has changed the model."""
+        """Return `read(manifest)`. Retry if a file disappears because another process has changed the model."""
         manifest = self.manifest()
         for _ in range(TRIES):
             try:

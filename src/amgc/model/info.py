@@ -16,7 +16,7 @@ from amgc.text import plural
 
 ROWS = 20  # classes that a notebook shows
 MOST = 512  # maximum epsilon of a class; `gaussian_epsilon` overflows above it
-FEW = 2  # with at most this many images, the features of each image can be computed from the class's mean and covariance
+FEW = 2  # up to this number of images, the features of each image can be computed from the mean and covariance of the class
 COVARIANCE = {
     "shared": "one covariance of the features, shared by all classes (the contribution of a forgotten class remains)",
     "full": "for each class the covariance of its features",
@@ -189,7 +189,7 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
         kept.append("the linear classifier computed from these, and the privacy budget spent on each class")
     elif contents.form is not None:
         kept += ["for each class the number of images and the mean of their features", COVARIANCE[contents.form]]
-        kept.append("the linear classifier computed from these")
+        kept.append("the linear classifier and other numbers, computed from these alone")
         few = [name for name, count in manifest.classes.items() if count <= FEW]
         if few:
             kept.append(

@@ -1,31 +1,36 @@
-"""What a model learns from and classifies: images of any kind, or feature vectors.
+"""The inputs of a model: images in any form, or feature vectors.
 
-`amgc.data.decode` decodes images. A `Frame` converts them to the pixels that a model's extractor needs. `Vectors` stands in for
-the extractor if amgc does not compute the features: the user has vectors, or a function that computes them from images.
+`amgc.data.decode` decodes images. A `Frame` converts them to the pixels that a model's extractor needs. `Vectors` replaces the
+extractor if amgc does not compute the features: the user provides vectors, or a function that computes them from images.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from amgc.data.decode import CorruptImageError, read_file, read_image, to_pixels
 from amgc.data.image_files import decode_each, list_images, threads_for
 from amgc.data.vectors import SUFFIXES, Split, is_vector_file, read_vectors
+from amgc.lazy import Lazy
 from amgc.model.folder import ModelError
 from amgc.model.manifest import VECTORS
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
+    from torch import Tensor
+else:
+    torch = Lazy("torch")
 
 # The types that `images_from` accepts. Iterables may be nested.
 Given: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image | NDArray[Any] | Tensor | Iterable[Any]"
@@ -41,9 +46,6 @@ class ImageError(CorruptImageError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
         self.args = (f"{path} cannot be used: {reason}.",)
-
-
-PictureError = ImageError  # the earlier name
 
 
 def none_usable(errors: Sequence[ImageError]) -> ImageError | ModelError:
@@ -79,6 +81,11 @@ class Input:
         return image
 
 
+def is_tensor(given: object) -> TypeGuard[Tensor]:
+    """Return whether something is a tensor of torch, which need not be imported for the answer no."""
+    return "torch" in sys.modules and isinstance(given, torch.Tensor)
+
+
 # ---- images ----------------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +107,7 @@ def images_from(given: Given | Input) -> list[Input]:
         return [Input("the image", bytes(given))]
     if isinstance(given, Image.Image):
         return [Input(str(getattr(given, "filename", "") or "the image"), given)]
-    if isinstance(given, Tensor):
+    if is_tensor(given):
         if given.ndim not in (3, 4):
             raise ValueError(f"a tensor of images has shape (c, h, w) or (n, c, h, w), not {tuple(given.shape)}.")
         given = given.detach().cpu().movedim(-3, -1).numpy()
@@ -168,7 +175,7 @@ def vectors_from(given: Any, split: Split = "test") -> list[Input]:
             )
         found = vectors_from(read_vectors(path, split).vectors)
         return [Input(f"{path}, row {row}", one.source) for row, one in enumerate(found)]
-    if isinstance(given, Tensor):
+    if is_tensor(given):
         given = given.detach().cpu().numpy()
     if isinstance(given, list | tuple) and any(isinstance(one, Input | str | os.PathLike) for one in given):
         return [one for each in given for one in vectors_from(each, split)]
@@ -226,7 +233,8 @@ class Vectors:
                 array = np.stack(found) if self.name == VECTORS else compute(self.function, found)
             if array.shape[1] != self.dim:
                 raise ModelError(
-                    f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}: it is another one."
+                    f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}; use the function that it "
+                    "was created with."
                 )
             yield rows, torch.tensor(array), errors  # in torch's memory: see tensor_files._copies
 
@@ -247,7 +255,7 @@ def compute(function: Function | None, images: list[Image]) -> NDArray[Any]:
             "Model.open(path, features=FUNCTION)."
         )
     found = function(images)
-    array = found.detach().cpu().numpy() if isinstance(found, Tensor) else np.asarray(found)
+    array = found.detach().cpu().numpy() if is_tensor(found) else np.asarray(found)
     if array.ndim != 2 or len(array) != len(images) or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
         raise ValueError(
             f"the function of the features gave {array.dtype} {array.shape} for {len(images)} images; it must give finite "

@@ -118,7 +118,7 @@ class Manifest:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """A value that differs between two states of a folder. Two models may have the same generation, but not equal files."""
+        """A value that differs between any two states of a folder, also of two models with the same generation."""
         return self.generation, self.files, self.previous is None
 
     @property
@@ -143,7 +143,7 @@ class Manifest:
             if found.previous is not None:
                 if found.previous.get("previous") is not None:
                     raise ValueError("it has more than one previous state.")
-                cls.from_json(path, found.previous)  # raises an error now, not when it is needed
+                cls.from_json(path, found.previous)  # raises an error now instead of at `undo`
             return found
         except files.FileFormatError:
             raise

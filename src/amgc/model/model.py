@@ -16,13 +16,14 @@ from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
 from amgc.data.vectors import Split
 from amgc.model import changes, edits
+from amgc.model.answers import Prediction
 from amgc.model.changes import Learned, Progress
 from amgc.model.export.archive import MOST_BYTES, pack, unpack
 from amgc.model.folder import PATIENCE, Folder, ModelError
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
 from amgc.model.manifest import FUNCTION, checked_name, normal
-from amgc.model.predict import Evaluation, Prediction, check_can_predict, evaluate, labelled, predict
+from amgc.model.predict import Evaluation, check_can_predict, evaluate, labelled, predict
 from amgc.model.state import State, fitted, new_state
 
 if TYPE_CHECKING:
@@ -217,9 +218,9 @@ class Model:
         return self
 
     def undo(self) -> Model:
-        """Take back the last change (learn, rename, join or merge): the state before it is restored to the bit.
+        """Undo the last change (learn, rename, join or merge). The earlier state is restored exactly.
 
-        The folder stores one earlier state, so two changes in a row cannot be taken back.
+        The folder stores one earlier state, so only one change can be undone.
         """
         with self.locked():
             self._folder.undo()
@@ -274,7 +275,6 @@ class Model:
         return self._state
 
     def _given(self, given: Given, split: Split = "test") -> list[Input]:
-        """Return a list of images, or of vectors if the model takes these."""
         return vectors_from(given, split) if self._state.manifest.noun == "vector" else images_from(given)
 
     # ---- read --------------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class Model:
         return describe(self.path, self._state.manifest, self._state.contents)
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
-        """Return the accuracy to expect for new images; None if there are too few to say, or no class statistics."""
+        """Return the expected accuracy for new images; None if there are too few to estimate it, or no class statistics."""
         classifier = self._state.classifier
         return classifier.expected_accuracy() if isinstance(classifier, IncrementalClassifier) else None
 

@@ -10,58 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from amgc.core.typicality import can_tell
 from amgc.features.extractor import Extractor
+from amgc.model.answers import Prediction, check_request, predictions
 from amgc.model.changes import Progress
 from amgc.model.folder import ModelError
 from amgc.model.inputs import Given, ImageError, Input
 from amgc.model.manifest import normal
 from amgc.model.state import FixedHead, State
 
-UNKNOWN = "unknown"
 BINS = 15  # of confidence, for calibration
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The most likely classes of an image.
-
-    labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
-    fit : how typical the image is of the first class: approximately the share of images of known classes that are less
-        typical of their own class. Near 0 for an image of no known class. None if there are too few images, or no class
-        statistics, to estimate it.
-    rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
-    source : path or number of the image.
-    """
-
-    labels: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    fit: float | None
-    rejected: bool = False
-    source: str = ""
-
-    @property
-    def label(self) -> str:
-        """The most likely class, whether the image was rejected or not."""
-        return self.labels[0]
-
-    @property
-    def answer(self) -> str:
-        """The most likely class, or "unknown" if the image was rejected."""
-        return UNKNOWN if self.rejected else self.labels[0]
-
-    def to_json(self) -> dict[str, Any]:
-        pairs = [{"label": label, "probability": p} for label, p in zip(self.labels, self.probabilities, strict=True)]
-        about = {"source": self.source, "answer": self.answer, "rejected": self.rejected, "fit": self.fit}
-        return about | {"classes": pairs}
 
 
 def check_can_predict(state: State, top: int, reject: float | None) -> None:
     """Raise an error if a model cannot answer such a request."""
     if state.classifier is None:
         raise ModelError("the model has no classes yet; learn some first.")
-    if top < 1 or (reject is not None and not 0 <= reject <= 1):
-        raise ValueError(f"top must be at least 1 and reject from 0 to 1; got top={top}, reject={reject}.")
+    check_request(top, reject)
     if reject is not None and isinstance(state.classifier, FixedHead):
         raise ModelError("this model cannot reject: it was created from a trained head and has no class statistics.")
 
@@ -77,21 +41,12 @@ def predict(state: State, images: Sequence[Input], top: int, reject: float | Non
 
 def classify(state: State, features: Tensor, sources: Sequence[str], top: int, reject: float | None) -> list[Prediction]:
     """Return the predictions for features (n, d) of images with these names."""
-    assert state.classifier is not None
-    names = [str(name) for name in state.classifier.classes_.tolist()]
-    far = state.extractor.far if isinstance(state.extractor, Extractor) else None
-    shares = state.classifier.predict_proba(features.numpy())
-    order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
-    fits: list[float | None] = [None] * len(sources)
-    if not isinstance(state.classifier, FixedHead) and can_tell(state.classifier.statistics_):
-        fits = state.classifier.typicality(features.numpy(), far=far).tolist()
-    found = []
-    for at, (source, fit) in enumerate(zip(sources, fits, strict=True)):
-        labels = tuple(names[place] for place in order[at])
-        values = tuple(float(shares[at, place]) for place in order[at])
-        rejected = reject is not None and fit is not None and fit < reject
-        found.append(Prediction(labels, values, fit, rejected, source))
-    return found
+    classifier, array = state.classifier, features.numpy()
+    assert classifier is not None
+    far, fits = state.extractor.far if isinstance(state.extractor, Extractor) else None, None
+    if not isinstance(classifier, FixedHead) and classifier.typical(far) is not None:
+        fits = classifier.typicality(array, far=far)
+    return predictions(classifier.classes_, classifier.predict_proba(array), fits, sources, top, reject)
 
 
 @dataclass(frozen=True)

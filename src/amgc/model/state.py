@@ -1,4 +1,4 @@
-"""The state of a model in memory: how it begins, gets its extractor, and is read from and written to the model's folder."""
+"""The state of a model in memory: create it, give it an extractor, read it from the model's folder and write it there."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from torch import Tensor
 
 from amgc import files, tensor_files
 from amgc.core.incremental import IncrementalClassifier
+from amgc.core.linear import softmax
 from amgc.core.parameters import DeviceError, check_parameters
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
+from amgc.core.typical import TYPICAL
 from amgc.features.extractor import Extractor
+from amgc.features.lite_arrays import can_compute
 from amgc.features.weights import load_extractor, save_extractor
 from amgc.model import extractors
 from amgc.model.folder import Folder, ModelBusyError
@@ -48,10 +51,7 @@ class FixedHead:
 
     def predict_proba(self, features: NDArray[Any]) -> NDArray[np.float64]:
         """Return the softmax of the scores, (n, K)."""
-        scores = features @ self.weight.T + self.bias
-        shares: NDArray[np.float64] = np.exp(scores - scores.max(1, keepdims=True))
-        shares /= shares.sum(1, keepdims=True)
-        return shares
+        return softmax(features @ self.weight.T + self.bias)
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return header and tensors for a file, as `AMGCClassifier.packed` does."""
@@ -71,7 +71,7 @@ class State:
 
     extractor : None until the first images have been learned, if it is fitted on them.
     classifier : None while there are no classes.
-    function : the user's, which computes the features; it is not stored.
+    function : the user's function that computes the features; it is not stored.
     """
 
     manifest: Manifest
@@ -178,7 +178,7 @@ class State:
         changed = replace(manifest, classes=self.class_counts, features=features, files=kept)
         classifier = self.classifier
         if isinstance(classifier, IncrementalClassifier) and classifier.statistics_.form == "lowrank":
-            classifier = IncrementalClassifier.from_packed(*classifier.packed())  # rounded, as in the file
+            classifier = IncrementalClassifier.from_packed(*_packed(self))  # rounded, as in the file
         return replace(self, manifest=folder.change(changed, writers, undoable), classifier=classifier)
 
 
@@ -265,9 +265,21 @@ def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
     return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
 
 
-def _write_classes(path: Path, state: State) -> None:
+def _packed(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return header and tensors of the classifier. For images whose features need no torch, with what is typical of classes."""
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
+    extractor, typical = state.extractor, None
+    if isinstance(state.classifier, IncrementalClassifier) and isinstance(extractor, Extractor) and not state.manifest.private:
+        typical = state.classifier.typical(extractor.far) if can_compute(extractor.name, extractor.options) else None
+    if typical is not None and typical.directions is None:
+        arrays = {name: torch.from_numpy(array) for name, array in typical.arrays().items()}
+        tensors |= tensor_files.prefixed(TYPICAL, arrays)
+    return header, tensors
+
+
+def _write_classes(path: Path, state: State) -> None:
+    header, tensors = _packed(state)
     about = {"is": "FixedHead" if isinstance(state.classifier, FixedHead) else "AMGCClassifier", "classifier": header}
     tensor_files.write(path, CLASSES, about, tensor_files.prefixed("classifier/", tensors))
 
@@ -295,7 +307,7 @@ def _read_classes(state: State, path: Path) -> State:
         if state.extractor is not None and dim != state.extractor.dim:
             raise ValueError(f"it has {dim} features, the extractor {state.extractor.dim}")
         if state.manifest.private != (isinstance(classifier, IncrementalClassifier) and classifier.privacy_ is not None):
-            raise ValueError("it has a privacy budget and the manifest has none, or the other way round")
+            raise ValueError("it has a privacy budget and the manifest has none, or vice versa")
         if found.class_counts != state.manifest.classes:
             raise ValueError("its classes are not those of the manifest")
         return found

@@ -5,27 +5,16 @@ from amgc.report.paper_table import PaperTable, paper_table
 from amgc.report.plot import plot_accuracy
 from amgc.report.run_tables import accuracy_table, details
 from amgc.report.table import FORMATS, Table
-from amgc.runs import DEFINITIONS, Metrics, RunError, RunRecord, find_runs, labels, load_run
-from amgc.runs.observed import Observed, load_observed
 
 __all__ = [
-    "DEFINITIONS",
     "FORMATS",
     "MethodRuns",
-    "Metrics",
-    "Observed",
     "PaperTable",
-    "RunError",
-    "RunRecord",
     "Spread",
     "Table",
     "accuracy_table",
     "details",
-    "find_runs",
     "grouped",
-    "labels",
-    "load_observed",
-    "load_run",
     "named_runs",
     "paper_table",
     "plot_accuracy",

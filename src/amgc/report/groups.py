@@ -208,7 +208,7 @@ def grouped(runs: Sequence[tuple[str, RunRecord]]) -> list[MethodRuns]:
 
 
 def _settings(run: RunRecord) -> dict[str, Any]:
-    """Return the settings beside the seed that determine a run's result, with dotted names."""
+    """Return the settings, except the seed, that determine a run's result, with dotted names."""
     return {key: value for key, value in flat(run.config).items() if key != "seed" and not key.startswith(IRRELEVANT)}
 
 

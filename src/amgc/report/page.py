@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import amgc
-from amgc.files import atomic
+from amgc.files import write_text
 from amgc.report.groups import Comparison, comparisons, named_runs
 from amgc.report.html import environment, without_forbidden
 from amgc.report.run_tables import run_facts, run_state
@@ -31,9 +31,7 @@ def write_report(
     runs = named_runs(folders, damaged)
     if not runs:
         raise damaged[0] if damaged else ValueError("There is no run to report; specify the folder of a run.")
-    page = render_page(comparisons(runs, damaged), shown, damaged)
-    with atomic(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(path, render_page(comparisons(runs, damaged), shown, damaged))
     return damaged
 
 

@@ -234,7 +234,7 @@ def _seeds(table: PaperTable) -> str:
         if group.finished:
             counts.setdefault(len(group.finished), []).append((row, column))
     if not counts:
-        return "No run is finished yet, so there are no numbers of ours."
+        return "No run is finished yet, so we have no numbers."
     start = "Ours: mean ± standard deviation (n − 1) over seeds, " if max(counts) > 1 else "Ours: "
     if len(counts) == 1:
         count = next(iter(counts))

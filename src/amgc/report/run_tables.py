@@ -122,7 +122,7 @@ def run_state(run: RunRecord) -> str:
 
 
 def run_facts(run: RunRecord) -> list[tuple[str, str]]:
-    """Return names and values of everything that describes a run beside its accuracies: settings, time, memory, versions."""
+    """Return names and values of everything that describes a run, except its accuracies: settings, time, memory, versions."""
     facts = [("folder", str(run.path)), ("state", run_state(run)), ("tasks", describe_sizes(run.sizes))]
     for key, value in flat(run.config).items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

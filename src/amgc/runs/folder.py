@@ -43,7 +43,7 @@ class RunExistsError(ValueError):
 
 
 def is_first_process() -> bool:
-    """Return whether this process is the first of those that compute a run together: only that one writes and prints.
+    """Return whether this is the first of the processes that compute a run together. Only the first writes and prints.
 
     torchrun sets RANK, Fabric's launcher LOCAL_RANK.
     """
@@ -72,7 +72,7 @@ class TaskLine:
     correct: tuple[int, ...]
     total: tuple[int, ...]
     seconds: dict[str, float]  # train, remember, evaluate
-    kept_bytes: int  # what the method remembers beside network and head
+    kept_bytes: int  # what the method stores, besides network and head
     peak_bytes: int | None = None  # memory of the process at most so far; older runs have none
 
 
@@ -108,7 +108,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process at a time work on the run; the processes that compute it together count as one."""
+        """Hold the run's lock. The processes that compute a run together count as one."""
         if not is_first_process():
             yield
             return

@@ -39,7 +39,7 @@ class Margins:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A class as the method remembers it, in the plane; `enlarged` is the covariance that replaces an old class's."""
+    """The stored Gaussian of a class in the plane; `enlarged` is the covariance that replaces that of an old class."""
 
     mean: Point
     covariance: Matrix

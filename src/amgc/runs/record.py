@@ -107,7 +107,7 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _deciding(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide a run's result: all but those of the machine."""
+    """Return the settings that determine a run's result: all but those of the machine."""
     return flat({key: value for key, value in config.items() if key != "machine"})
 
 

@@ -24,7 +24,7 @@ from amgc.serve.batching import Batcher
 from amgc.serve.downloads import EXAMPLE, VECTOR_EXAMPLE, check_replacement, onnx_file, opened
 from amgc.serve.errors import ApiError, api_error
 from amgc.serve.guard import Guard, Settings
-from amgc.serve.metrics import Metrics, Observed, ReadOnly, resident_bytes
+from amgc.serve.metrics import Metrics, ReadOnly, RequestMetrics, resident_bytes
 from amgc.serve.reference import reference
 from amgc.serve.schemas import binary, error_responses, form, zip_body
 from amgc.serve.update_queue import UpdateQueue
@@ -73,7 +73,7 @@ def create_app(
     app.add_middleware(Guard, settings=settings)
     if read_only:
         app.add_middleware(ReadOnly)
-    app.add_middleware(Observed, metrics=metrics, ready=ready, log=log)
+    app.add_middleware(RequestMetrics, metrics=metrics, ready=ready, log=log)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
     guarded = (*GUARD_ERRORS, 401) if settings.token is not None else GUARD_ERRORS
@@ -183,7 +183,7 @@ def create_app(
         openapi_extra=security,
     )
     async def undo() -> schemas.UndoResult:
-        """Take the last change back: a lesson, a new name or an opened model. Forgetting is final."""
+        """Undo the last change: learning, renaming or opening a model. Forgetting cannot be undone."""
         undone = await _finished(updates.undo())
         return schemas.UndoResult(undone=undone, classes=len(updates.info.classes))
 
@@ -274,7 +274,7 @@ def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
 
 
 def _remains(info: Info) -> list[str]:
-    """Say what remains of a class that is forgotten."""
+    """Describe what remains of a class that is forgotten."""
     remains = []
     if info.covariance == "shared":
         remains.append("its share in the covariance of the features that all classes have in common")

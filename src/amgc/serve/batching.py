@@ -1,7 +1,7 @@
 """Answer concurrent requests together: their images go through the extractor in one batch.
 
-Threads decode the images of each request. One thread encodes and classifies what is decoded: it takes what has arrived while it
-worked on the batch before, and waits for a few milliseconds if that is little.
+Threads decode the images of each request. One thread encodes and classifies the decoded images: it takes those that arrived
+while it worked on the previous batch, and waits a few milliseconds if there are few.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Batcher:
 
 
 def _cut(found: Prediction, top: int, reject: float | None) -> Prediction:
-    """Return a prediction as a request wants it."""
+    """Return a prediction with the options of a request."""
     rejected = reject is not None and found.fit is not None and found.fit < reject
     return Prediction(found.labels[:top], found.probabilities[:top], found.fit, rejected, found.source)
 

@@ -1,4 +1,4 @@
-"""Connections to the server: how many, and how long a client may take to send the header of a request."""
+"""Limits of connections: their number, and the time that a client may take to send the header of a request."""
 
 from __future__ import annotations
 

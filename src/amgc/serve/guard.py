@@ -30,7 +30,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")  # names under which a browser
 PORT = re.compile(r":[0-9]*\Z")  # at the end of a Host header
 MAX_CLIENTS = 10_000  # clients whose rate is tracked; beyond that, the least recent ones are dropped
 SLOW = 408, "The data of the request arrived too slowly; send fewer pictures at a time."
-SLOWEST = 64_000  # bytes; a body that trickles would hold its connection, and its room in memory, for hours
+SLOWEST = 64_000  # bytes; a slower body would occupy its connection and memory for hours
 API, HEALTH, METRICS = "/api/", "/api/health", "/metrics"
 CONTENT_POLICY = "; ".join(
     [
@@ -188,7 +188,7 @@ class Body:
         return message
 
     def _seconds_left(self) -> float:
-        """Return how long to wait for more: to the end of the period, in which SLOWEST bytes must come, and of `patience`."""
+        """Return how long to wait: until the end of the period, in which SLOWEST bytes must arrive, or of `patience`."""
         now = time.monotonic()
         if self._began is None:
             self._began = self._since = now

@@ -20,11 +20,11 @@ PATHS = ("/api/predict", "/api/learn", "other")
 STATUSES = ("2xx", "4xx", "503", "5xx")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
 COUNTERS = {
-    "images": "pictures that were classified",
+    "images": "images that were classified",
     "batches": "calls of the extractor",
-    "refused": "requests that were refused because too many pictures waited",
+    "refused": "requests that were refused because too many images were waiting",
 }
-GAUGES = {"waiting": "pictures that wait for an answer"}
+GAUGES = {"waiting": "images that are waiting to be classified"}
 NAMES = (
     *COUNTERS,
     *GAUGES,
@@ -86,8 +86,8 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-class Observed:
-    """Middleware that counts and logs requests, and answers the paths for machines. It is the outermost one.
+class RequestMetrics:
+    """Middleware that counts and logs requests and answers /healthz and /readyz. It is the outermost one.
 
     ready : whether the server can answer. log : whether to write a line for each request.
     """

@@ -1,4 +1,4 @@
-"""Several processes that answer for one model: `amgc serve --workers N`. They share a port and follow the model's folder."""
+"""Serve one model with several processes: `amgc serve --workers N`. They share a port and follow changes of the folder."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def make_app(
 
 
 def listen(app: FastAPI, bound: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM. What has begun is finished."""
+    """Answer requests until SIGINT or SIGTERM. Requests that have begun are finished."""
     config = uvicorn.Config(
         app,
         log_level="warning",

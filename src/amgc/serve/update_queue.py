@@ -72,7 +72,7 @@ class UpdateQueue:
 
     def stop(self) -> None:
         self.closing.set()
-        with suppress(queue.Full):  # else the thread is busy and will look
+        with suppress(queue.Full):  # otherwise the thread is busy and will check the event
             self._jobs.put_nowait(lambda: None)  # the thread may be waiting for a job
 
     def close(self) -> None:

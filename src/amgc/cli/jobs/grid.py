@@ -15,8 +15,7 @@ from amgc.files import read_json, write_json
 from amgc.methods.registry import find
 from amgc.options import decode
 from amgc.registry import is_file, split_name
-from amgc.report import RunError, RunRecord, load_run
-from amgc.runs import flat
+from amgc.runs import RunError, RunRecord, flat, load_run
 from amgc.runs.folder import FIRST_TASK, RUN
 from amgc.text import plural
 

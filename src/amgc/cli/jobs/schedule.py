@@ -15,7 +15,7 @@ from amgc.cli.jobs.executors import Executor, Running
 from amgc.cli.jobs.grid import Cell
 from amgc.cli.jobs.worker import Job
 from amgc.engine.watch import Watch
-from amgc.report import RunRecord
+from amgc.runs import RunRecord
 from amgc.runs.folder import COMMAND
 
 POLL_SECONDS = 0.1  # between two polls of the jobs

@@ -62,7 +62,7 @@ def logged_work(job: Job) -> int:
 
 
 def end_with_parent() -> None:
-    """Let this process save a checkpoint and stop if its parent is killed (on Linux only)."""
+    """Make this process save a checkpoint and stop if its parent is killed (on Linux only)."""
     if sys.platform == "linux":
         import ctypes
 

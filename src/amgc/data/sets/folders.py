@@ -91,7 +91,7 @@ def tiny_imagenet(root: Path, options: Reading) -> Dataset:
     numbered by their sorted wnids. Tests use all 64 × 64 pixels; some published numbers use CenterCrop(56).
     """
     base = root / "tiny-imagenet-200" if (root / "tiny-imagenet-200").is_dir() else root
-    advice = f"Tiny-ImageNet is looked for in {str(root.resolve())!r}; unpack the official tiny-imagenet-200.zip there."
+    advice = f"Tiny-ImageNet is expected in {str(root.resolve())!r}; unpack the official tiny-imagenet-200.zip there."
     for name in ("wnids.txt", "words.txt", "train", "val/images", "val/val_annotations.txt"):
         _need(base / name, advice)
     wnids = sorted((base / "wnids.txt").read_text().split())

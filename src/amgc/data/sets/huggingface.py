@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from amgc.data.registry import data_set
 from amgc.data.shards import Columns, Sample, ShardError
@@ -23,25 +23,18 @@ class StreamShard:
     split: str
     number: int
     count: int
-    rows: int  # of the split, divided by the number of shards; 1 if not known
+    size: int  # rows of the split, divided by the number of shards; 1 if not known
     image: str | None = None
     label: str | None = None
+    unit: ClassVar[str] = "images"
 
     @property
     def name(self) -> str:
         return f"{self.path}, {self.split}, shard {self.number} of {self.count}"
 
-    @property
-    def size(self) -> int:
-        return self.rows
-
-    @property
-    def unit(self) -> str:
-        return "images"
-
     def stamp(self) -> str:
         about = getattr(_stream(self.path, self.split), "_info", None)
-        return f"{getattr(about, 'version', '')} {getattr(about, 'download_checksums', '')} {self.rows}"
+        return f"{getattr(about, 'version', '')} {getattr(about, 'download_checksums', '')} {self.size}"
 
     def samples(self) -> Iterator[Sample]:
         library = _library()

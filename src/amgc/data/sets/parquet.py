@@ -55,7 +55,7 @@ class ParquetShard(StoredShard):
         except FileNotFoundError as error:
             raise ShardError(self.path, "there is no such file.") from error
         except (arrow.ArrowException, files.FileFormatError) as error:
-            raise ShardError(self.path, f"it is no Parquet file, or damaged ({error}).") from error
+            raise ShardError(self.path, f"it is not a Parquet file, or it is damaged ({error}).") from error
 
 
 def _rows(about: Any) -> int:

@@ -64,7 +64,7 @@ class TarShard(StoredShard):
         except FileNotFoundError as error:
             raise ShardError(self.path, "there is no such file.") from error
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, files.FileFormatError) as error:
-            raise ShardError(self.path, f"it is no tar file, or damaged ({error}).") from error
+            raise ShardError(self.path, f"it is not a tar file, or it is damaged ({error}).") from error
 
     def _sample(self, key: str, parts: dict[str, bytes]) -> Iterator[Sample]:
         if not parts:

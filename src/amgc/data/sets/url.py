@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from amgc.data import storage
 from amgc.data.registry import data_set
@@ -24,6 +24,7 @@ class UrlShard:
     """Some files of a folder: address, label and size of each."""
 
     files: tuple[tuple[str, str, int], ...]
+    unit: ClassVar[str] = "bytes"
 
     @property
     def name(self) -> str:
@@ -32,10 +33,6 @@ class UrlShard:
     @property
     def size(self) -> int:
         return sum(size for *_, size in self.files)
-
-    @property
-    def unit(self) -> str:
-        return "bytes"
 
     def stamp(self) -> str:
         return hashlib.sha256(repr(self.files).encode()).hexdigest()
@@ -49,7 +46,7 @@ class UrlShard:
                 with storage.open_file(path) as file:
                     yield Sample(path, label, file.read())
             except FileNotFoundError as error:
-                raise ShardError(self.name, f"{path!r} is gone.") from error
+                raise ShardError(self.name, f"{path!r} does not exist any more.") from error
             except FileFormatError:  # a pipe or a device
                 yield Sample(path, label, b"")
 

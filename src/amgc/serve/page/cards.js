@@ -384,7 +384,7 @@ async function learn(card, files, views, lesson) {
   const skipped = unused.length ? ` ${count(unused.length, "picture")} could not be used: ${listed(unused)}.` : "";
   if (!pictures) return say(card.said, skipped.trim(), true);
   const again = copies ? ` ${count(copies, "copy was", "copies were")} left out.` : "";
-  const twice = before ? ` ${count(before, "picture was", "pictures were")} probably taught before and count twice now; Undo takes that back.` : "";
+  const twice = before ? ` ${count(before, "picture was", "pictures were")} probably taught before and ${before === 1 ? "counts" : "count"} twice now; Undo takes that back.` : "";
   say(card.said, `Learned from ${count(pictures, "picture")} in ${seconds.toFixed(1)} s.${again}${twice}${skipped}`);
 }
 

@@ -1,4 +1,4 @@
-"""Sources of `amgc learn`, `predict` and `evaluate` (`wds:`, `parquet:`, `hf:`, `s3://` …), and learning on many workers."""
+"""`amgc learn` on many workers: flags, cost estimate and progress."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-from tyro.conf import arg
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from amgc.cli.errors import UsageError, say
-from amgc.cli.image_folders import images_by_class, images_of_class
-from amgc.cli.own_vectors import are_vectors
-from amgc.data.shards import FileShard, Shard, VectorShard, file_shards, is_source, open_source
+from amgc.data.shards import FileShard, Shard
 from amgc.text import byte_size, duration, plural
 
 if TYPE_CHECKING:
@@ -22,20 +18,11 @@ if TYPE_CHECKING:
 
     from amgc.distributed import Engine, Progress
     from amgc.model import Learned, Model
-    from amgc.model.inputs import Input
     from amgc.model.state import State
 
 On: TypeAlias = Literal["here", "ray"]
-Split: TypeAlias = Annotated[str | None, arg(metavar="TEXT", help="of hf: the split (default: train; to ask a model: test)")]
-ImageColumn: TypeAlias = Annotated[
-    str | None, arg(metavar="TEXT", help="of parquet and hf: column of the images; of wds: their suffix (default: the usual)")
-]
-LabelColumn: TypeAlias = Annotated[
-    str | None,
-    arg(metavar="TEXT", help="of parquet and hf: column of the labels; of wds: suffix, or json:KEY (default: label, cls)"),
-]
 TIMED = 32  # images that the estimate encodes
-CLASSES = 1000  # that the estimate assumes for a source, whose classes are not known before it is read
+CLASSES = 1000  # assumed by the estimate for a source, whose classes are not known before it is read
 LINE_SECONDS = 60.0  # between two lines of progress without a terminal
 
 
@@ -64,7 +51,7 @@ class Workers:
             raise UsageError("--address, --cpus and --gpus need --on ray.")
 
     def engine(self, shards: int) -> tuple[Engine, int, str]:
-        """Return the engine, the number of workers, and where they are in words."""
+        """Return the engine, the number of workers, and a description of where they run."""
         from amgc.data.image_files import available_cores
         from amgc.distributed import engines
 
@@ -75,50 +62,8 @@ class Workers:
         return (engines.Processes(jobs) if jobs > 1 else engines.here), jobs, "on this machine"
 
 
-def are_sources(given: Sequence[str]) -> bool:
-    """Return whether sources are given. Either all or none of the arguments are."""
-    found = [name for name in given if is_source(name)]
-    if found and len(found) < len(given):
-        raise UsageError(f"{found[0]!r} is a source and others are not; learn them one after another.")
-    return bool(found)
-
-
-def columns(sources: bool, split: str | None, image: str | None, label: str | None, default: str = "train") -> dict[str, Any]:
-    """Return the columns of sources. It is an error to choose some for folders or files, which have none."""
-    if not sources and not (image is label is None and split in (None, "train", "test")):
-        raise UsageError("--split, --image-column and --label-column need a source: wds:, parquet:, hf: or an address.")
-    return {"split": split or default, "image_column": image, "label_column": label}
-
-
-def source_shards(given: Sequence[str], chosen: dict[str, Any]) -> list[Shard]:
-    return [shard for name in given for shard in open_source(name, chosen)]
-
-
-def batches(shards: Sequence[Shard], labelled: bool = False) -> Iterator[tuple[list[Input], list[str]]]:
-    """Yield the images of shards, some at a time, and their labels. With `labelled`, one without a label is an error."""
-    from amgc.distributed.worker import chunks, inputs, label_of
-
-    for shard in shards:
-        for samples in chunks(shard):
-            yield inputs(samples), [label_of(shard, sample) if labelled else sample.label for sample in samples]
-
-
-def shards_of(
-    given: Sequence[str], chosen: dict[str, Any], label: str | None, most: int | None
-) -> tuple[list[Shard], list[str]]:
-    """Return the shards of sources, folders or files of vectors, and what was left out."""
-    if are_sources(given):
-        if label is not None:
-            raise UsageError("--label is for images and folders; a source has labels of its own.")
-        return source_shards(given, chosen), []
-    if are_vectors(given):
-        return [VectorShard(path, "train", label) for path in given], []
-    images, left_out = images_by_class(given) if label is None else images_of_class(label, given)
-    return list(file_shards(images, most)), left_out
-
-
 def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
-    """Yield lines on what a lesson will take: time, and memory of each worker and of this process."""
+    """Yield lines with the estimated time, and the memory of each worker and of this process."""
     from amgc.distributed.learn import driver_memory, worker_memory
     from amgc.distributed.worker import first_images
     from amgc.features.extractor import Extractor
@@ -166,7 +111,7 @@ def shown(screen: Console, quiet: bool) -> Iterator[Any]:
 
 
 def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen: dict[str, Any], quiet: bool) -> Learned:
-    """Learn from shards, with an estimate before and progress meanwhile."""
+    """Learn from shards. Print an estimate first, and show the progress."""
     from amgc import distributed
     from amgc.cli.progress import console
 
@@ -175,12 +120,12 @@ def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen
     if not quiet:
         screen.print(f"{plural(len(shards), 'shard')}, {plural(jobs, 'worker')} {where}.", highlight=False)
     with shown(screen, quiet) as progress:
-        told = False
+        estimated = False
 
         def counted(job: Any, waiting: Any) -> Any:
-            nonlocal told
-            if not told and not quiet and waiting:
-                told = True
+            nonlocal estimated
+            if not estimated and not quiet and waiting:
+                estimated = True
                 for line in estimate(model.state, [shard for _, shard in waiting], jobs):
                     screen.print(line, highlight=False)
             return engine(job, waiting)
