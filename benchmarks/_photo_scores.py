@@ -102,8 +102,9 @@ def far(photos: Photos, strangers: dict[str, Array], count: int | None, seed: in
     found = {}
     for judge, score in {"threshold": partial(typical, far=photos.far), "neighbours": neighbours}.items():
         threshold = float(np.quantile(np.concatenate([score(X[fit], y[fit], X[held]) for fit, held in splits]), REJECT))
-        for name, Q in shown.items():
-            scores = score(X[rows], y[rows], Q)
+        ends = np.cumsum([len(Q) for Q in shown.values()])[:-1]
+        judged = np.split(score(X[rows], y[rows], np.concatenate(list(shown.values()))), ends)
+        for name, scores in zip(shown, judged, strict=True):
             found[f"{name}, {judge}"] = share(scores < threshold)
             if judge == "threshold":
                 found |= {"threshold": threshold, f"{name}, nominal": share(scores < REJECT)}
@@ -140,7 +141,7 @@ def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     expected = typical.near.expected[own]
     return found | {
         "temperature": best / ours.temperature_,
-        "spread": math.sqrt(max(variance - typical.near.spread**2, 0.0)),
+        "spread": (1 + 1 / count) * math.sqrt(max(variance - typical.near.spread**2, 0.0)),
         "offset": float((logs - expected).mean()),
     }
 

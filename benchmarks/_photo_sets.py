@@ -59,22 +59,28 @@ class Encoder:
         found = encoded(self.lite, images)
         return {DEFAULT: found[:, : self.dim], TOP: found[:, self.dim :]}
 
-    def read(self, folder: Path) -> Photos:
+    def read(self, folder: Path, patches: bool = True) -> Photos:
         """Return a set of photos. Patches are fitted on all photos of train/, as `amgc learn` does with the first ones."""
         names = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
         halves = {
             half: [(row, one) for row, name in enumerate(names) for one in files(folder / half / name)] for half in HALVES
         }
-        first = images_from([path for _, path in halves["train"]])
-        options, side = extractors.adapt(extractors.defaults("patches"), None, look(first))
-        patches = extractors.create("patches", options, side, 0)
-        extractors.fit(patches, frame(patches), first, 0)
+        fitted = fitted_patches([path for _, path in halves["train"]]) if patches else None
         made = {}
         for half, given in halves.items():
             paths = [path for _, path in given]
-            features = self.both(paths) | {PATCHES: encoded(patches, paths)}
+            features = self.both(paths) | ({} if fitted is None else {PATCHES: encoded(fitted, paths)})
             made[half] = Half(features, np.array([row for row, _ in given]))
         return Photos(folder.name, made["train"], made["test"], self.lite.far)
+
+
+def fitted_patches(paths: list[Path]) -> Extractor:
+    """Return patches that are fitted on these images."""
+    first = images_from(paths)
+    options, side = extractors.adapt(extractors.defaults("patches"), None, look(first))
+    patches = extractors.create("patches", options, side, 0)
+    extractors.fit(patches, frame(patches), first, 0)
+    return patches
 
 
 def files(folder: Path) -> list[Path]:

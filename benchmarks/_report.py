@@ -6,11 +6,12 @@ import contextlib
 import io
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -19,8 +20,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 @contextlib.contextmanager
-def kept(name: str) -> Iterator[None]:
-    """Print as usual, and write the output to results/NAME.txt when the benchmark has finished."""
+def kept(name: str, rerun: Sequence[str] = ()) -> Iterator[None]:
+    """Print as usual, and write the output to results/NAME.txt when the benchmark has finished.
+
+    rerun : first words of the parts that are run. Paragraphs of the file with other first words and other headings stay in it.
+    """
     captured = io.StringIO()
 
     class Both(io.TextIOBase):
@@ -38,7 +42,26 @@ def kept(name: str) -> Iterator[None]:
     if "--quick" in sys.argv:  # a look whether it runs, not a result
         return
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.txt").write_text(captured.getvalue())
+    file = RESULTS / f"{name}.txt"
+    file.write_text(with_earlier(captured.getvalue(), file.read_text() if rerun and file.exists() else "", rerun))
+
+
+def with_earlier(new: str, old: str, rerun: Sequence[str]) -> str:
+    """Return the new output with the paragraphs of the old one that belong to other parts. The first paragraph says so.
+
+    >>> new, old = "command: b\\n\\nnear\\n  9\\n", "command: a\\ncommit:  1\\n\\nfar\\n  5\\n\\nnear\\n  7\\n"
+    >>> with_earlier(new, old, ["near"]).split("\\n")
+    ['command: b', '         far: commit 1', '', 'near', '  9', '', 'far', '  5', '']
+    """
+    (heading, *body), (before, *others) = (re.split(r"\n\s*\n", text.rstrip("\n")) for text in (new, old))
+    first = {part.split("\n")[0] for part in body}
+    stay = [part for part in others if part.split("\n")[0] not in first and not part.startswith(tuple(rerun))]
+    names = list(dict.fromkeys(re.split(r"[,:\n]", part)[0] for part in stay))
+    commit = re.search(r"^commit: +(.*)$", before, flags=re.M)
+    for one in names:
+        own = re.search(rf"^ +{re.escape(one)}: (commit .*)$", before, flags=re.M)
+        heading += f"\n         {one}: " + (own[1] if own else f"commit {commit[1] if commit else 'unknown'}")
+    return "\n\n".join([heading, *body, *stay]) + "\n"
 
 
 class Times(dict[str, float]):

@@ -242,12 +242,14 @@ def main() -> None:
         return
     load = os.getloadavg()[0]
     counts, draws = ((1, None), 1) if given.quick else (COUNTS, DRAWS)
-    with kept("photos"), tempfile.TemporaryDirectory() as place:
+    # Paragraphs of calibration are printed by two parts, and replaced by their headings.
+    rerun = ["set", *(part for part in given.only if part != "calibration")]
+    with kept("photos", rerun), tempfile.TemporaryDirectory() as place:
         folder = draw_sets(Path(place)) if given.quick else given.photos
         if "speed" in given.only:  # first, as the other parts keep the machine busy
             show_speed(folder, load)
         encoder = Encoder()
-        sets = [encoder.read(folder / name) for name in SETS]
+        sets = [encoder.read(folder / name, patches="features" in given.only) for name in SETS]
         for photos in sets:
             sizes = f"{len(photos.train.labels)} photos in train, {len(photos.test.labels)} in test"
             dims = ", ".join(f"{kind}: {found.shape[1]:,}" for kind, found in photos.train.features.items())

@@ -32,7 +32,7 @@ from PIL import Image
 from amgc import ClassStatistics
 from amgc.core.incremental import IncrementalClassifier
 from amgc.data.shards import Sample, Shard, file_shards
-from amgc.distributed import Processes, here, learn_shards
+from amgc.distributed import LocalProcesses, here, learn_shards
 from amgc.model import Model
 from amgc.text import byte_size, duration
 
@@ -70,7 +70,7 @@ def workers(quick: bool) -> None:
                 begin = time.perf_counter()
 
                 def timed(job, waiting, jobs=jobs, marks=marks):
-                    for one in Processes(jobs)(job, waiting):
+                    for one in LocalProcesses(jobs)(job, waiting):
                         marks.append(time.perf_counter())
                         yield one
 
@@ -201,7 +201,7 @@ def rows(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         model = Model.create(Path(place) / "model", features="vectors", covariance="shared")
         begin = time.perf_counter()
-        learned = learn_shards(model, shards, here if quick else Processes(2))
+        learned = learn_shards(model, shards, here if quick else LocalProcesses(2))
         spent = time.perf_counter() - begin
         assert learned.images == total
         rng = np.random.default_rng(5)

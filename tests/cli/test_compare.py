@@ -91,7 +91,7 @@ def test_all_is_every_method_and_data_can_be_presets():
         (["--tasks", "0"], "positive"),
         (["--tasks", "2", "--increment", "2", "--first-classes", "2"], "--first-classes both define"),
         (["--data", "digits", "amgc"], "methods come first: amgc compare amgc --data"),
-        (["--method", "amgc"], "Methods come first"),
+        (["--method", "amgc"], "methods come first"),
         (["--address", "auto"], "--on ray"),
         (["--jobs", "-1"], "negative"),
         (["--on", "slurm", "--devices", "2"], "a job is one process"),

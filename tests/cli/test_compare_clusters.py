@@ -103,4 +103,4 @@ def test_a_missing_slurm_is_reported(monkeypatch, capsys):
     pytest.importorskip("submitit", reason="needs submitit: pip install 'amgc[slurm]'")
     monkeypatch.setenv("PATH", "")
     assert main(["compare", "amgc", *DIGITS, "--on", "slurm"]) == 2
-    assert "There is no Slurm here" in capsys.readouterr().err
+    assert "there is no Slurm here" in capsys.readouterr().err

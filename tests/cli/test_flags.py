@@ -188,7 +188,7 @@ def test_errors_in_a_preset_name_its_file(text, said, capsys):
         (["run", "cifar100", "--data.root", "nowhere"], "nowhere': neither cifar-100-python with train, test, meta"),
         (["run", "npz:nowhere.npz"], "nowhere.npz"),
         (["show", "nowhere"], "there is no folder 'nowhere'"),
-        (["resume", "nowhere"], "There is no folder 'nowhere'"),
+        (["resume", "nowhere"], "there is no folder 'nowhere'"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_code_2(arguments, said, capsys):

@@ -47,7 +47,7 @@ def test_a_report_does_not_import_torch(runs):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 2, "Specify at least one folder"),
+        ([], 2, "specify at least one folder"),
         (["nowhere"], 2, "there is no folder 'nowhere'"),
         (["RUNS", "-o", "."], 2, "'.' is a folder; specify a file in it: -o report.html"),
         (["RUNS", "--section", "no.py"], 2, "there is no file 'no.py' with a section"),

@@ -12,7 +12,7 @@ from cli.test_own_images import folder
 
 import amgc
 from amgc.cli.main import main
-from amgc.distributed import engines
+from amgc.distributed import executors
 from amgc.model import Model
 
 QUICK = ["--filters", "6"]
@@ -38,7 +38,7 @@ def test_a_folder_is_learned_in_shards(capsys):
 def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, capsys):
     folder("photos", "cat", "dog")
     command = ["learn", "model", "photos", *QUICK, "--jobs", "1", "--shard-files", "7", "--quiet"]
-    whole, computed = engines.here, []
+    whole, computed = executors.here, []
 
     def stopping(job, shards):
         for number, part in whole(job, shards):
@@ -47,7 +47,7 @@ def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, ca
             if len(computed) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(engines, "here", stopping)
+    monkeypatch.setattr(executors, "here", stopping)
     assert main(command) == 130
     assert not Model.open("model").classes and Path("model/.shards").is_dir()
     assert main(command) == 0
@@ -58,7 +58,7 @@ def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, ca
 
 def test_a_first_lesson_that_fails_at_once_leaves_no_model(monkeypatch):
     folder("photos", "cat", "dog")
-    monkeypatch.setattr(engines, "here", lambda job, shards: iter([(0, "it cannot be read.")]))
+    monkeypatch.setattr(executors, "here", lambda job, shards: iter([(0, "it cannot be read.")]))
     assert main(["learn", "model", "photos", *QUICK, "--jobs", "1", "--quiet"]) == 2
     assert not Path("model").exists()
 

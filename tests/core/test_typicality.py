@@ -167,7 +167,7 @@ def test_strangers_do_not_pass_as_samples_of_the_class_that_varies_most():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("samples", [20, 100])
 def test_with_far_features_new_classes_are_found_at_least_as_well(form, samples):
-    """Clearness counts then: a sample between two classes is of neither."""
+    """The direction counts more then."""
     areas = {None: [], range(20, 40): []}
     for unseen in range(0, 10, 2):
         classifier = AMGCClassifier(covariance=form).fit(*first(samples, set(range(10)) - {unseen}))
@@ -213,6 +213,25 @@ def test_the_nearest_mean_is_nearer_by_as_much_as_expected(samples, dim):
         found.append(float((logs.min(1) - logs[np.arange(len(asked)), asked]).mean()))
         expected.append(distance.nearer())
     assert np.mean(expected) == pytest.approx(np.mean(found), rel=0.35 if samples == 5 else 0.2)
+
+
+@pytest.mark.parametrize("samples", [3, 40])
+def test_distances_to_the_nearest_class_vary_as_expected(samples):
+    """Samples differ in size, as normal logarithms do. With few samples the error of the means hides a part of it."""
+    rng, classes, dim, real = np.random.default_rng(0), 6, 150, 0.5
+    centres, found = 0.5 * rng.normal(size=(classes, dim)), []
+
+    def drawn(labels):
+        size = np.exp(real / 2 * rng.normal(size=(len(labels), 1)) - real**2 / 4)
+        return centres[labels] + size * rng.normal(size=(len(labels), dim))
+
+    for _ in range(12):
+        labels, asked = np.repeat(np.arange(classes), samples), np.repeat(np.arange(classes), 50)
+        statistics = ClassStatistics(dim, "shared", dtype=torch.float64).update(drawn(labels), labels)
+        distance = Distance(statistics, torch.ones(dim, dtype=torch.float64), torch.ones(classes), real)
+        arrays, (_, spread) = distance.arrays(), distance.nearest()
+        found.append(arrays.logs(*arrays.products(drawn(asked))).min(1).std() / spread)
+    assert np.mean(found) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("far", [[], [64], [-1], range(60, 70)])

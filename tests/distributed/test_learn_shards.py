@@ -21,7 +21,7 @@ import amgc
 from amgc import tensor_files
 from amgc.core.statistics import ClassStatistics
 from amgc.data.shards import Sample, ShardError, file_shards
-from amgc.distributed.engines import Processes, here
+from amgc.distributed.executors import LocalProcesses, here
 from amgc.distributed.finished import SHARDS
 from amgc.distributed.learn import learn_shards
 from amgc.distributed.worker import CHUNK, KIND, Job, Worker, read_part
@@ -58,7 +58,7 @@ def bits(model: Model) -> dict[str, bytes]:
 
 
 def backwards(job: Job, given: list) -> Iterator:
-    """An engine whose workers finish in the opposite order."""
+    """An executor whose workers finish in the opposite order."""
     yield from reversed(list(here(job, given)))
 
 
@@ -264,10 +264,10 @@ def test_processes_give_the_same_bits_and_survive_a_killed_worker(tmp_path, shar
     monkeypatch.setenv("PYTHONPATH", f"{Path(amgc.__file__).parents[1]}:{Path(__file__).parents[1]}")
     one, two, three = (new(tmp_path, name) for name in ("one", "two", "three"))
     learn_shards(one, shards)
-    learn_shards(two, shards, Processes(2))
+    learn_shards(two, shards, LocalProcesses(2))
     assert bits(one) == bits(two)
     killer = rows("cat", fault="killed")
-    learned = learn_shards(three, [shards[0], killer], Processes(2), on_bad_shard="skip")
+    learned = learn_shards(three, [shards[0], killer], LocalProcesses(2), on_bad_shard="skip")
     assert learned.images == 5 and "its worker was killed 3 times" in learned.bad_shards[0][1]
 
 
@@ -279,18 +279,18 @@ import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 from amgc.data.shards import file_shards
-from amgc.distributed import engines, learn_shards
+from amgc.distributed import executors, learn_shards
 from amgc.model import Model
 folder = Path({str(tmp_path / "photos")!r})
 images = {{kind: sorted(map(str, (folder / kind).glob("*.png"))) for kind in {KINDS!r}}}
 path = {str(tmp_path / "killed")!r}
 model = Model.open(path) if os.path.exists(path + "/manifest.json") else Model.create(path, filters=6)
-def engine(job, waiting):
-    for place, one in enumerate(engines.here(job, waiting)):
+def executor(job, waiting):
+    for place, one in enumerate(executors.here(job, waiting)):
         if place == 2: os.kill(os.getpid(), 9)
         print("computed", one[0], flush=True)
         yield one
-learn_shards(model, file_shards(images, 5), engine)
+learn_shards(model, file_shards(images, 5), executor)
 """
     told = []
     for _ in range(9):

@@ -176,7 +176,7 @@ def test_the_cost_of_many_features_is_extrapolated_from_fewer(tmp_path: Path, mo
     whole = estimate(session)
     monkeypatch.setattr(cost_module, "WIDE", 31)
     narrow = estimate(session)
-    assert narrow.disk == whole.disk and narrow.passed == whole.passed
+    assert whole.disk <= narrow.disk < 1.05 * whole.disk and narrow.passed == whole.passed
 
 
 def test_the_memory_estimate_counts_the_features_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,5 +75,6 @@ def test_the_promised_steps_are_those_of_all_uses(tmp_path: Path, monkeypatch: p
     _, trials = cost.measure(session)
     run(config, tmp_path, Note(), dataset=tiny.images())
     assert [trial.stages[0].repeats for trial in trials] == [1.0, 1.5]
-    left = [cost.stages_left(session, index, trials[min(index, 1)]) for index in range(3)]
-    assert [stage for ((_, stage, _),) in left] == steps == [6, 12, 12]
+    counts = [session.features.image_count(index) for index in range(3)]
+    left = [trials[min(index, 1)].stages[0].left(count, done=0) for index, count in enumerate(counts)]
+    assert [promised for promised, _ in left] == steps == [6, 12, 12]

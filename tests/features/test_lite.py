@@ -93,8 +93,8 @@ def test_the_features_of_each_stage_have_a_fixed_length() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stages": (7, 9)}, "stages must be numbers from 1 to 8"),
-        ({"textures": (0,)}, "textures must be numbers from 1 to 7"),
+        ({"stages": (7, 9)}, "stages must be from 1 to 8, not"),
+        ({"textures": (0,)}, "textures must be from 1 to 7, not"),
         ({"stages": (), "textures": ()}, "there are no features"),
     ],
 )

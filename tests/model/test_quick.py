@@ -151,7 +151,7 @@ def test_the_command_does_not_import_torch(model, files):
     assert found.returncode == 0 and "red" in found.stdout, found.stderr
 
 
-@pytest.mark.parametrize("fault", ["head", "centre", "whiten", "far", "nan", "classes", "temperature"])
+@pytest.mark.parametrize("fault", ["head", "centre", "whiten", "far", "nearest", "nan", "classes", "temperature"])
 def test_a_file_that_does_not_fit_is_refused_by_both(fault, model, files, tmp_path):
     folder = Folder(shutil.copytree(model.path, tmp_path / "model"))
     manifest = folder.manifest()
@@ -163,8 +163,10 @@ def test_a_file_that_does_not_fit_is_refused_by_both(fault, model, files, tmp_pa
         arrays[f"{prefix}near.{fault}"] = arrays[f"{prefix}near.{fault}"][:-1]
     elif fault == "far":
         arrays[f"{prefix}far"] = arrays[f"{prefix}far"] + 10_000
+    elif fault == "nearest":
+        arrays[f"{prefix}nearest"] = arrays[f"{prefix}nearest"][:1]
     elif fault == "nan":
-        arrays[f"{prefix}gaps"][3] = np.nan
+        arrays[f"{prefix}cosines"][0, 3] = np.nan
     elif fault == "classes":
         header["classifier"]["statistics"]["classes"][0] = "other"
     else:

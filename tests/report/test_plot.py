@@ -95,7 +95,7 @@ def test_a_plot_that_cannot_be_made_says_why(write_run: WriteRun, tmp_path: Path
         plot_accuracy([run], tmp_path / "accuracy.gif")
     with pytest.raises(FileNotFoundError, match="create it first"):
         plot_accuracy([run], tmp_path / "nowhere" / "accuracy.png")
-    with pytest.raises(ValueError, match="No run has finished a task"):
+    with pytest.raises(ValueError, match="no run has finished a task"):
         plot_accuracy([load_run(write_run("lwf", [1], []))], tmp_path / "accuracy.png")
 
 

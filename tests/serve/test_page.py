@@ -109,6 +109,7 @@ def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, t
         tab.click("#undo")
         tab.until("document.getElementById('teach-said').innerText === 'Undone: learning “desert”.'")
         assert Model.open(model).classes["desert"] == 11
+        assert tab.evaluate("document.querySelector('#answers > li:nth-child(2) details > .said').innerText") == ""
 
         tab.click(tab.card("meadow", ".forget"))
         assert tab.text("confirm-title") == "Forget “meadow”?"

@@ -77,7 +77,7 @@ def compare(arguments: Sequence[str]) -> int:
 
     grid.check(cells)
     if given.on != "local" and any(cell.config.machine.devices > 1 for cell in cells):
-        raise UsageError(f"On {given.on} a job is one process; --devices is for runs on this machine.")
+        raise UsageError(f"on {given.on} a job is one process; --devices is for runs on this machine.")
     works = [Work.of(cell) for cell in cells]
     if given.dry_run:
         from amgc.cli.jobs.board import print_costs
@@ -112,7 +112,7 @@ def check(given: Compare, run_flags: Sequence[str]) -> None:
 
     flags = {argument.partition("=")[0].replace("_", "-") for argument in run_flags}
     if "--method" in flags:
-        raise UsageError("Methods come first and without --method: amgc compare METHOD …")
+        raise UsageError("methods come first and without --method: amgc compare METHOD …")
     if given.tasks and (other := flags & {"--sizes", "--first-classes", "--increment"}):
         raise UsageError(f"--tasks and {min(other)} both define the tasks; use only one of them.")
     for name in given.data:
@@ -160,7 +160,7 @@ def make_cells(
             names = column_name(given, one.choice.preset.name, one.choice.data.name)
             name = names, tasks_name(next(iter(one.configs.values())))
             if name in parsed:
-                raise UsageError(f"Two columns of the grid have the same name: {name[0]}, T = {name[1]}.")
+                raise UsageError(f"two columns of the grid have the same name: {name[0]}, T = {name[1]}.")
             parsed[name] = one
     base = {config.seed for one in parsed.values() for config in one.configs.values()}
     return [

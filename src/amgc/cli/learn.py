@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from amgc.model import Learned, Model
-    from amgc.model.changes import Progress
+    from amgc.model.changes import ProgressCallback
     from amgc.model.manifest import Manifest
 
 Form: TypeAlias = Literal["full", "lowrank", "diagonal", "shared"]
@@ -169,7 +169,7 @@ def learn(
     show(*lines)
 
 
-def with_cost(progress: Progress, screen: Console) -> Progress:
+def with_cost(progress: ProgressCallback, screen: Console) -> ProgressCallback:
     """Return `progress`, which also prints the expected time after two batches if it is long.
 
     The first batch starts the clock: it includes loading, and the choice or fit of the features.

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from amgc.cli.errors import say
-from amgc.engine.watch import Progress, Stopped, Watch
+from amgc.engine.watch import Stopped, TrainingProgress, Watch
 from amgc.methods.contract import Task
 from amgc.runs.folder import is_first_process
 from amgc.text import duration, percent, printable
@@ -130,7 +130,7 @@ class Shown(Quiet):
             self.live = Live(Text(self.heading), console=self.screen, auto_refresh=False, transient=True)
             self.live.start(refresh=True)
 
-    def progress(self, now: Progress) -> None:
+    def progress(self, now: TrainingProgress) -> None:
         spent = max(time.monotonic() - self.task_began, 1e-9)
         parts = [f"epoch {now.epoch + 1}/{now.epochs}"]
         parts += [f"{name} {value:.3g}" for name, value in now.losses.items()]

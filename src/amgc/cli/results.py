@@ -135,4 +135,4 @@ def width(console: Console) -> int:
 
 def _check_given(runs: Sequence[str], command: str) -> None:
     if not runs:
-        raise UsageError(f"Specify at least one folder: amgc {command} RUN")
+        raise UsageError(f"specify at least one folder: amgc {command} RUN")

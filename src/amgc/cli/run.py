@@ -54,7 +54,7 @@ def resume(arguments: Sequence[str]) -> int:
     given: Any = tyro.cli(struct, args=list(arguments), prog="amgc resume", description=RESUME, config=QUICK)
     folder = Path(given.run)
     if not folder.is_dir():
-        raise UsageError(f"There is no folder {given.run!r} to resume.")
+        raise UsageError(f"there is no folder {given.run!r} to resume.")
     if (folder / GRID).exists():
         from amgc.cli.jobs.grid import read_commands
 
@@ -83,7 +83,7 @@ def choose_folder(parsed: Parsed) -> Path:
             )
         return folder
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise UsageError("With torchrun, specify --out FOLDER, because all processes have to use the same folder.")
+        raise UsageError("with torchrun, specify --out FOLDER, because all processes have to use the same folder.")
     name = parsed.choice.name
     folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(folder for folder in folders if (not folder.exists() if parsed.dry_run else reserve(folder)))

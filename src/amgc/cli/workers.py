@@ -16,7 +16,7 @@ from amgc.text import byte_size, duration, plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from amgc.distributed import Engine, Progress
+    from amgc.distributed import Executor, ShardProgress
     from amgc.model import Learned, Model
     from amgc.model.state import State
 
@@ -50,16 +50,16 @@ class Workers:
         if self.on == "here" and (self.address or self.gpus or self.cpus != 1):
             raise UsageError("--address, --cpus and --gpus need --on ray.")
 
-    def engine(self, shards: int) -> tuple[Engine, int, str]:
-        """Return the engine, the number of workers, and a description of where they run."""
+    def executor(self, shards: int) -> tuple[Executor, int, str]:
+        """Return the executor, the number of workers, and a description of where they run."""
         from amgc.data.image_files import available_cores
-        from amgc.distributed import engines
+        from amgc.distributed import executors
 
         jobs = min(self.jobs or available_cores(), shards)
         if self.on == "ray":
-            engines.import_ray()
-            return engines.OnRay(jobs, self.address, self.cpus, self.gpus), jobs, "on Ray"
-        return (engines.Processes(jobs) if jobs > 1 else engines.here), jobs, "on this machine"
+            executors.import_ray()
+            return executors.OnRay(jobs, self.address, self.cpus, self.gpus), jobs, "on Ray"
+        return (executors.LocalProcesses(jobs) if jobs > 1 else executors.here), jobs, "on this machine"
 
 
 def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
@@ -95,7 +95,7 @@ def shown(screen: Console, quiet: bool) -> Iterator[Any]:
     start, last, before = time.monotonic(), time.monotonic(), -1.0
     with bar(screen, "shards", quiet) as advance:
 
-        def show(now: Progress) -> None:
+        def show(now: ShardProgress) -> None:
             nonlocal last, before
             before = now.share if before < 0 else before  # of an earlier call
             advance(now.done, now.total)
@@ -116,7 +116,7 @@ def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen
     from amgc.cli.progress import console
 
     screen = console()
-    engine, jobs, where = workers.engine(len(shards))
+    executor, jobs, where = workers.executor(len(shards))
     if not quiet:
         screen.print(f"{plural(len(shards), 'shard')}, {plural(jobs, 'worker')} {where}.", highlight=False)
     with shown(screen, quiet) as progress:
@@ -128,7 +128,7 @@ def learn_shards(model: Model, shards: Sequence[Shard], workers: Workers, chosen
                 estimated = True
                 for line in estimate(model.state, [shard for _, shard in waiting], jobs):
                     screen.print(line, highlight=False)
-            return engine(job, waiting)
+            return executor(job, waiting)
 
         on_bad: Literal["skip", "error"] = "skip" if workers.skip_shards else "error"
         learned = distributed.learn_shards(model, shards, counted, progress=progress, on_bad_shard=on_bad, chosen=chosen)

@@ -39,7 +39,7 @@ class ClassStatistics:
         "full": a d × d matrix per class. "lowrank": a factor of `rank` columns and the exact variances. "diagonal": the
         variances. "shared": one d × d matrix for all classes, the pooled within-class covariance. It suits tens of thousands
         of features: 12,800 need 655 MB in float32, and as much again for a solve. If that does not fit, a MemoryError is
-        raised at once.
+        raised immediately.
     rank : int, columns of the factor for "lowrank". The default stores a class of 512 features in 64 KB.
     dtype, device : of the covariances. Means are in float64.
 

@@ -3,8 +3,8 @@
 Two questions, each answered by a p-value. Is the sample as near to its class's mean as samples of the class are? The
 Mahalanobis distance finds samples of another kind. Does it point towards the class's mean, as seen from the average of all
 means? The cosine in the same metric finds new classes among similar ones. If it is known which features differ most in samples
-of another kind, there are two more questions: is the sample near any class in these, and is it as clearly of one class as
-samples of the classes are? Stouffer's method joins the p-values.
+of another kind, there is a third question: is the sample near any class, in these and in all features? Stouffer's method joins
+the p-values.
 
 What samples of the known classes would give follows from leave-one-out in closed form (`amgc.core.within`). It is computed
 here, once. `amgc.core.typical` compares samples with it.
@@ -24,16 +24,15 @@ from amgc.core.shared import Factor
 from amgc.core.shrinkage import pooled_covariance, regularisation, variance_level
 from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
-from amgc.core.typical import Distances, Typicality, cosines, gaps
+from amgc.core.typical import Distances, Typicality, cosines
 from amgc.core.within import DRAWS, Within
 
-# Standard deviation of the logarithm of squared distances within a class, beyond that of a Gaussian. On training images of
-# photographs, CIFAR-100 and digits with 5 to 50 samples a class it is 0.22 to 0.37 (benchmarks/photos.py). This is near the
-# upper end, because classes differ.
-REAL = 0.35
-# The same for the distance in the features that find samples of another kind. Measured on training photographs and CIFAR images
-# with the features of lite0, 5 to 50 a class: 0.12 to 0.37.
-FAR_REAL = 0.27
+# Standard deviation of the logarithm of squared distances to the true mean of a class, beyond that of a Gaussian. It is 0.36 on
+# training photographs of flowers and leaves, and 0.2 to 0.3 on CIFAR images.
+REAL = 0.36
+# The same for the distance in the features that find samples of another kind: 0.28 on flowers, 0.41 on leaves and 0.2 to 0.3 on
+# CIFAR images, with the features of lite0.
+FAR_REAL = 0.32
 FEW = 3  # degrees of freedom below which every sample counts as typical
 WIDE, NARROW = 2048, 512  # more features than this are projected to so many random directions
 
@@ -56,11 +55,21 @@ class Distance:
         # Two over the number of directions is a Gaussian's. Few samples span few of those in which new ones vary.
         directions = 1 / max(self.factor.dimensions(covariance.extra), 1.0) - 1 / statistics.freedom
         gaussian = 2 * max(directions, 1 / statistics.dim)
-        self.spread = math.sqrt(real**2 + gaussian)
+        # Samples differ in size by `real`. The error of a class mean, 1/n of the average size, adds to all distances alike.
+        self.real = real / (1 + float((1 / within.count).mean()))
+        self.spread = math.sqrt(self.real**2 + gaussian)
         self.average = (1 + 1 / within.count) * within.length / (1 - within.leverage)
         # The mean of log squared distances. Longer tails than a Gaussian's would lower it, but on training images of all four
         # kinds new samples are farther away than leave-one-out says, by as much (benchmarks/photos.py).
         self.expected = self.average.log() - gaussian / 2
+
+    def nearest(self) -> tuple[float, float]:
+        """Return mean and standard deviation of the logarithm of the distance of new samples to the nearest mean.
+
+        One for all classes: the question is not of which class a sample is, and with few samples, samples of another kind
+        would pass as samples of the class that seems largest.
+        """
+        return float(self.expected.mean()) + self.nearer(), math.hypot(self.spread, float(self.expected.std(correction=0)))
 
     def nearer(self) -> float:
         """Return by how much the nearest mean is nearer to new samples than that of their class: the mean of log ratios of D².
@@ -104,10 +113,8 @@ def measure(statistics: ClassStatistics, far: Sequence[int] | None = None) -> Ty
         # The more directions a covariance has for its degrees of freedom, the less is known of each.
         ridge = (1 + part.dim / part.freedom) * variance_level(part, "auto")
         apart = Distance(part, ridge, torch.ones(len(part)), FAR_REAL)
-        # One expected distance for all classes: the question is not of which class a sample is, and with few
-        # samples, samples of another kind would pass as samples of the class that seems largest.
-        apart.spread = math.hypot(apart.spread, float(apart.expected.std(correction=0)))
-        apart.expected = apart.expected.mean() + apart.nearer() - FAR_REAL**2 / 2
+        expected, apart.spread = apart.nearest()
+        apart.expected = torch.tensor(expected - apart.real**2 / 2, dtype=torch.float64)
     if statistics.dim > WIDE:
         directions = random_directions(statistics.dim, NARROW)
         statistics = projected(statistics, directions)
@@ -117,24 +124,21 @@ def measure(statistics: ClassStatistics, far: Sequence[int] | None = None) -> Ty
     ridge = torch.maximum(chosen.ridge, variance_level(statistics, "auto"))
     near = Distance(statistics, ridge, chosen.keep, REAL)
     if far is None:  # only this distance finds samples of another kind: reject more of them
-        near.expected -= REAL**2 / 2
+        near.expected -= near.real**2 / 2
     within, spread, draws = near.within, near.spread, near.within.draws
     noise = torch.randn(len(draws), len(draws[0][1].own), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     wider = torch.exp(spread * noise - spread**2 / 2) - 1
-    aligned, clear = [], []
-    for (row, one), more in zip(draws, wider, strict=True):
-        lengths = one.own + more * one.around
-        aligned.append(cosines(one.to_means.numpy(), lengths.numpy(), one.means.numpy())[:, row])
-        scores = one.scores(within.keep).numpy()
-        clear.append(gaps(scores, scores.argmax(1)))
+    aligned = [
+        cosines(one.to_means.numpy(), (one.own + more * one.around).numpy(), one.means.numpy())[:, row]
+        for (row, one), more in zip(draws, wider, strict=True)
+    ]
     return Typicality(
         near.arrays(),
-        chosen.keep.double().cpu().numpy(),
         within.order[within.chosen].numpy(),
         np.sort(aligned, axis=1),
-        np.sort(clear, axis=None),
         None if far is None else np.array(far, dtype=np.int64),
         None if apart is None else apart.arrays(),
+        None if apart is None else np.array(near.nearest()),
         None if directions is None else directions.numpy(),
     )
 

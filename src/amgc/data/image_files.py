@@ -1,7 +1,7 @@
 """List image files, and decode many of them with threads.
 
-Threads, not worker processes: Pillow decodes and resizes without holding the interpreter's lock, so threads scale as well,
-start at once and copy nothing between processes. For small files threads only slow each other down, and one is used
+Threads, not worker processes: Pillow decodes and resizes without holding the interpreter's lock, so threads scale as well as
+processes, start faster and copy nothing between processes. For small files threads only slow each other down, and one is used
 (benchmarks/decode.py measures both).
 """
 

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 from amgc.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from amgc.distributed.engines import OnRay, Processes, here
-    from amgc.distributed.learn import Engine, Progress, learn_shards
+    from amgc.distributed.executors import LocalProcesses, OnRay, here
+    from amgc.distributed.learn import Executor, ShardProgress, learn_shards
 
-__all__ = ["Engine", "OnRay", "Processes", "Progress", "here", "learn_shards"]
+__all__ = ["Executor", "LocalProcesses", "OnRay", "ShardProgress", "here", "learn_shards"]
 
 # Imported when first used: `amgc learn --help` needs no torch.
-__getattr__ = lazy_names(__name__, {"engines": ("OnRay", "Processes", "here"), "learn": ("Engine", "Progress", "learn_shards")})
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "executors": ("LocalProcesses", "OnRay", "here"),
+        "learn": ("Executor", "ShardProgress", "learn_shards"),
+    },
+)

@@ -19,7 +19,7 @@ from amgc.core.scatter import ROWS
 from amgc.core.spread import Spread
 from amgc.core.statistics import ClassStatistics
 from amgc.data.shards import Shard, ShardError
-from amgc.distributed.engines import here
+from amgc.distributed.executors import here
 from amgc.distributed.finished import Finished, Merged, only_driver, remove
 from amgc.distributed.worker import CHUNK, Job, Part, first_images, read_part
 from amgc.features.extractor import Extractor
@@ -29,8 +29,8 @@ from amgc.model.extractors import FIT_IMAGES, PIXELS
 from amgc.model.inputs import ImageError
 from amgc.model.state import State, fitted
 
-# An engine yields, in any order, pairs of a shard's number and its part, or an error message if there is none.
-Engine: TypeAlias = Callable[[Job, Sequence[tuple[int, Shard]]], Iterator[tuple[int, "bytes | str"]]]
+# An executor yields, in any order, pairs of a shard's number and its part, or an error message if there is none.
+Executor: TypeAlias = Callable[[Job, Sequence[tuple[int, Shard]]], Iterator[tuple[int, "bytes | str"]]]
 OnBadShard = Literal["error", "skip"]
 PROCESS = 350 << 20  # bytes of a process with torch imported, measured on Linux
 IMAGE = 1 << 20  # bytes of an encoded image, generously
@@ -38,7 +38,7 @@ ACTIVATIONS = 40  # times the pixels of a batch, in float32: what a network hold
 
 
 @dataclass(frozen=True)
-class Progress:
+class ShardProgress:
     """Progress of a lesson: finished shards, all shards, images so far, and the share of the work that is done."""
 
     done: int
@@ -50,9 +50,9 @@ class Progress:
 def learn_shards(
     model: Model,
     shards: Sequence[Shard],
-    engine: Engine = here,
+    executor: Executor = here,
     *,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[ShardProgress], None] = lambda _: None,
     on_bad_shard: OnBadShard = "error",
     chosen: Mapping[str, Any] | None = None,
 ) -> Learned:
@@ -61,7 +61,7 @@ def learn_shards(
     Unreadable images are skipped. Copies of an image count once in a shard. Features that are fitted on the first images are
     fitted on those of the first shards. If this process is killed, the same call continues with the finished shards.
 
-    shards : of `amgc.data.shards.open_source`. engine : where the workers run: `here`, `Processes` or `OnRay`.
+    shards : of `amgc.data.shards.open_source`. executor : where the workers run: `here`, `LocalProcesses` or `OnRay`.
     on_bad_shard : "skip" skips shards that cannot be read after several attempts. `Learned.bad_shards` lists them.
     chosen : settings with which the model was created, for `amgc learn`.
     """
@@ -89,7 +89,7 @@ def learn_shards(
             remove(model.path)
             raise ModelError("these shards were learned already: an earlier call was stopped after it had added them.")
         finished.begin()
-        merged = merge_shards(state, job, shards, finished, engine, progress, on_bad_shard)
+        merged = merge_shards(state, job, shards, finished, executor, progress, on_bad_shard)
         lesson = _lesson(state, merged)
         with model.locked() as now:
             if now.checksum != state.checksum:
@@ -108,8 +108,8 @@ def merge_shards(
     job: Job,
     shards: Sequence[Shard],
     finished: Finished,
-    engine: Engine,
-    progress: Callable[[Progress], None],
+    executor: Executor,
+    progress: Callable[[ShardProgress], None],
     on_bad_shard: OnBadShard,
 ) -> Merged:
     """Return the statistics of all shards. Those that an earlier call finished are not computed again."""
@@ -140,11 +140,11 @@ def merge_shards(
                 merged.add(part)
             merged.done += 1
             finished.tidy(merged)
-        progress(Progress(done(), len(shards), merged.images, share / max(total, 1)))
+        progress(ShardProgress(done(), len(shards), merged.images, share / max(total, 1)))
 
     advance()
     waiting = [(number, shards[number]) for number in range(merged.done, len(shards)) if number not in ready]
-    for number, found in engine(job, waiting):
+    for number, found in executor(job, waiting):
         if isinstance(found, str):
             if on_bad_shard == "error":
                 raise ModelError(

@@ -62,7 +62,7 @@ class Worker:
             self.state.extractor.to(job.device)
 
     def __call__(self, shard: Shard) -> bytes | str:
-        """Return the statistics of a shard as a file in memory, or why there are none: a text, which all engines can send."""
+        """Return the statistics of a shard as a file in memory, or why there are none: a text, which all executors can send."""
         problem = ""
         for _ in range(TRIES):
             try:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from amgc.engine.session import Session
 
 BATCH = 256  # images per forward pass without training
-# Bytes of features that are kept in memory. If a task's training features need more, they are computed anew in each pass over
-# them; if the test features need more, they are computed anew after every task.
+# Bytes of features that are kept in memory. If a task's training features need more, they are computed again in each pass over
+# them; if the test features need more, they are computed again after every task.
 TRAINING_ROOM, TEST_ROOM = 1_000_000_000, 4_000_000_000
 
 

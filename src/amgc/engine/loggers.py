@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from amgc.engine.watch import Progress, Watch
+from amgc.engine.watch import TrainingProgress, Watch
 from amgc.methods.contract import Task
 from amgc.runs.folder import RUN
 from amgc.runs.metrics import Metrics
@@ -130,7 +130,7 @@ class Logged(Watch):
         self.shown = self.inner.wants_progress()
         return self.shown or self.is_due(self.step)
 
-    def progress(self, now: Progress) -> None:
+    def progress(self, now: TrainingProgress) -> None:
         if self.shown:
             self.inner.progress(now)
         if self.is_due(now.step):

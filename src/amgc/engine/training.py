@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from amgc.data import BatchRandom
 from amgc.engine.features import ImagesOfTask
 from amgc.engine.seeding import generator, seed_torch, shuffled
-from amgc.engine.watch import Progress, TrainingError
+from amgc.engine.watch import TrainingError, TrainingProgress
 from amgc.features.extractor import freeze_batchnorm, release_batchnorm
 from amgc.methods.contract import Batch, Method, Phase, Task
 from amgc.methods.optional import (
@@ -301,10 +301,10 @@ class Meter:
 
 def snapshot(
     method: Method[Any], batch: Batch, terms: dict[str, Tensor], epoch: int, phase: Phase, step: int, total: int
-) -> Progress:
+) -> TrainingProgress:
     """Return what the progress display shows. Classes that the method added do not count for the accuracy."""
     real = batch.labels < len(method.task.seen)
     with torch.no_grad():
         right = (method.head(batch.features).argmax(1) == batch.labels)[real].float().mean()
     values = {name: float(value.detach()) for name, value in terms.items()}
-    return Progress(epoch, phase.epochs, step, total, values, float(right))
+    return TrainingProgress(epoch, phase.epochs, step, total, values, float(right))

@@ -10,7 +10,7 @@ from amgc.methods.contract import Task
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Progress of the training of a task. Losses and accuracy are those of the current batch."""
 
     epoch: int
@@ -36,7 +36,7 @@ class Watch:
     def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
         """Called before a task is trained; in a resumed run, `done` of its `steps` are already done."""
 
-    def progress(self, now: Progress) -> None:
+    def progress(self, now: TrainingProgress) -> None:
         """Called after a step for which `wants_progress` returned True."""
 
     def note(self, text: str) -> None:

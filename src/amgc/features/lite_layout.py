@@ -15,8 +15,8 @@ TOP = 1280
 STEM = 32
 TINY = 1e-6  # added to variances over pixels, so that the root has a gradient where they are 0
 # Lengths to which the features of a stage are scaled. Deviations are similar in all images: with length 2 they still vary less
-# than means with length 1. The longer the means of stage 5, the more leaves a model of flowers rejects, and the better leaves
-# are told apart; but with five photos a class, flowers are told apart less well (benchmarks/depths.py).
+# than means with length 1. With longer means of stage 5, a model of flowers rejects more leaves, and leaves are classified
+# better; but with five photos a class, flowers are classified worse (benchmarks/depths.py).
 EARLY_MEANS, LATE_MEANS, DEVIATIONS = 0.5, 1.0, 2.0
 LATE = 6
 FAR = 5  # the stage whose means differ most between flowers and leaves, CIFAR images and digits (training images)

@@ -18,8 +18,8 @@ class Prediction:
 
     labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
     fit : how typical the image is of the first class: approximately the share of images of known classes that are less
-        typical of their own class. Near 0 for an image of no known class. None if there are too few images, or no class
-        statistics, to estimate it.
+        typical of their own class. Near 0 for most images of something else, but not for every image of a new class among
+        similar ones. None if there are too few images, or no class statistics, to estimate it.
     rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
     source : path or number of the image.
     """

@@ -21,7 +21,7 @@ from amgc.model.manifest import FUNCTION, VECTORS
 from amgc.model.state import FixedHead, State
 from amgc.text import listing
 
-Progress = Callable[[int, int], None]  # images done, images in total
+ProgressCallback = Callable[[int, int], None]  # images done, images in total
 Earlier: TypeAlias = Mapping[str, LearnedBefore]
 
 
@@ -147,7 +147,7 @@ class Held:
         return replace(lesson, added={}), joined.added
 
 
-def collect(state: State, images: Mapping[str, Sequence[Input]], progress: Progress | None, on_corrupt: str) -> Lesson:
+def collect(state: State, images: Mapping[str, Sequence[Input]], progress: ProgressCallback | None, on_corrupt: str) -> Lesson:
     """Encode all images batch by batch and accumulate the statistics of their classes."""
     check_can_learn(state)
     given = [one for own in images.values() for one in own]

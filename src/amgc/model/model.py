@@ -17,7 +17,7 @@ from amgc.core.statistics import Form
 from amgc.data.vectors import Split
 from amgc.model import changes, edits
 from amgc.model.answers import Prediction
-from amgc.model.changes import Learned, Progress
+from amgc.model.changes import Learned, ProgressCallback
 from amgc.model.export.archive import MOST_BYTES, pack, unpack
 from amgc.model.folder import PATIENCE, Folder, ModelError
 from amgc.model.info import Info, class_table, describe, summary
@@ -144,7 +144,7 @@ class Model:
         images: Given,
         label: str,
         *,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
         on_corrupt: OnCorrupt = "error",
         hold: bool = False,
     ) -> Learned:
@@ -155,7 +155,7 @@ class Model:
         self,
         images: Mapping[str, Given],
         *,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
         on_corrupt: OnCorrupt = "error",
         hold: bool = False,
     ) -> Learned:
@@ -315,7 +315,7 @@ class Model:
         labels: Sequence[str] | None = None,
         *,
         reject: float | None = None,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Evaluation:
         """Compute accuracy, confusion and calibration on labelled images. Classes unknown to the model count as unseen.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from amgc.features.extractor import Extractor
 from amgc.model.answers import Prediction, check_request, predictions
-from amgc.model.changes import Progress
+from amgc.model.changes import ProgressCallback
 from amgc.model.folder import ModelError
 from amgc.model.inputs import Given, ImageError, Input
 from amgc.model.manifest import normal
@@ -171,7 +171,7 @@ def labelled(
 
 
 def evaluate(
-    state: State, images: Sequence[Input], labels: Sequence[str], reject: float | None, progress: Progress | None
+    state: State, images: Sequence[Input], labels: Sequence[str], reject: float | None, progress: ProgressCallback | None
 ) -> Evaluation:
     """Compare predictions with labels."""
     check_can_predict(state, 1, reject)

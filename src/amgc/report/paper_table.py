@@ -183,7 +183,7 @@ def paper_table(number: int, runs: Sequence[tuple[str, RunRecord]]) -> PaperTabl
     left_out = tuple(dict.fromkeys(name for name, run in runs if (name, run) not in taken))
     if not taken:
         found = f"the runs are of {', '.join(left_out)} only" if left_out else "there are no runs"
-        raise ValueError(f"Table {number} has the rows {', '.join(layout.rows)}; {found}. Specify other runs.")
+        raise ValueError(f"table {number} has the rows {', '.join(layout.rows)}; {found}. Specify other runs.")
     groups = grouped(taken)
     on = {group.data for group in groups}
     columns = [Column(data, sizes_of(data, tasks)) for data in layout.data if data in on for tasks in layout.tasks]

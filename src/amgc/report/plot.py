@@ -31,10 +31,10 @@ def plot_accuracy(runs: Sequence[RunRecord], path: str | os.PathLike[str]) -> No
 
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
-        raise ValueError(f"A plot is written as .png or .svg, not as {Path(path).name!r}.")
+        raise ValueError(f"a plot is written as .png or .svg, not as {Path(path).name!r}.")
     drawn = [(run, label) for run, label in zip(runs, labels(runs), strict=True) if run.done]
     if not drawn:
-        raise ValueError("No run has finished a task yet, so there is nothing to plot.")
+        raise ValueError("no run has finished a task yet, so there is nothing to plot.")
     height = max(4.2, (LABEL_GAP * len(drawn)) / 72 + 0.6)  # inches of the axes
     figure = Figure(figsize=(7.2, height))
     axes = figure.add_axes((0, 0, 1, 1))  # labels are outside; bbox_inches crops the file

@@ -23,7 +23,7 @@ RANKED = 5  # number of best and of worst classes that are listed
 def accuracy_table(runs: Sequence[RunRecord], width: int = WIDTH) -> Table:
     """Return a table with a row per run, in percent, with columns for as many tasks as fit into `width`."""
     if not runs:
-        raise ValueError("There is no run to show.")
+        raise ValueError("there is no run to show.")
     count = max(len(run.sizes) for run in runs)
     names = labels(runs)
     for shown in range(MAX_TASKS, 1, -1):

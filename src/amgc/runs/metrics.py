@@ -23,7 +23,7 @@ DEFINITIONS = {
     "first task": "accuracy on the classes of task 1 after the last task",
     "old": "accuracy on the classes of the earlier tasks",
     "new": "accuracy on the classes of the latest task",
-    "matrix": "row: after this task; column: accuracy on the classes of this task, predicted among all seen classes",
+    "matrix": "rows: after each task; columns: on the classes of each task, among all seen classes",
     "per class": "accuracy on the test images of one class after the last task",
 }
 

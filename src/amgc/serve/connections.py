@@ -66,5 +66,5 @@ class Connection(H11Protocol):
         if crowd:
             waiting = [one for one in crowd if one.stage < 2 and one is not self]
             closed = min(waiting, key=lambda one: (one.stage, one.number), default=self)
-            self.connections.discard(closed)  # at once: others may come before it is closed
+            self.connections.discard(closed)  # now, because others may connect before it is closed
             closed.transport.abort()

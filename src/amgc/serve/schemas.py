@@ -50,8 +50,9 @@ class Prediction(Exact):
     fit: float | None = Field(
         ge=0,
         le=1,
-        description="approximately the share of images of known classes that are less typical of their class; near 0 for an "
-        "image of no known class; null if there are too few images to estimate it, or no class statistics",
+        description="approximately the share of images of known classes that are less typical of their class; near 0 for "
+        "most images of something else, but not for every image of a new class among similar ones; null if there are too "
+        "few images to estimate it, or no class statistics",
     )
     classes: list[ClassProbability] = Field(description="the most likely classes, the most likely one first")
 

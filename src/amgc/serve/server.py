@@ -132,7 +132,7 @@ def bind(host: str, port: int) -> socket.socket:
     bound = socket.socket(family, kind)
     try:
         if os.name == "posix":
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port can be reused at once
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port can be reused immediately
         bound.bind(where)
         bound.listen(2048)
     except OSError as error:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Progress:
+class LearnProgress:
     """Progress of the current call of `learn`."""
 
     label: str
@@ -60,7 +60,7 @@ class UpdateQueue:
         self.info: Info = model.info()  # cached after each change, so that requests do not wait for the disk
         self.expected: ExpectedAccuracy | None = model.expected_accuracy()
         self.last: Undoable | None = None
-        self.progress: Progress | None = None
+        self.progress: LearnProgress | None = None
         self.problem: str | None = None  # why changes by other processes cannot be loaded
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(waiting)
         self.closing = threading.Event()  # set when the server is stopped
@@ -89,7 +89,7 @@ class UpdateQueue:
         name = checked_name(label)
 
         def job() -> Learned:
-            self.progress = Progress(name, 0, len(pictures))
+            self.progress = LearnProgress(name, 0, len(pictures))
             return self.model.learn(pictures, name, progress=lambda *at: self._advance(name, *at), on_corrupt="skip")
 
         return self._submit(job, f"learning “{name}”", lesson)
@@ -199,7 +199,7 @@ class UpdateQueue:
         self.info = info
 
     def _advance(self, label: str, done: int, total: int) -> None:
-        self.progress = Progress(label, done, total)
+        self.progress = LearnProgress(label, done, total)
         if self.closing.is_set():
             raise StoppedError
 

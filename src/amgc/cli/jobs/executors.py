@@ -109,7 +109,7 @@ class OnRay(Executor):
         try:
             ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UsageError(f"There is no Ray cluster at {where!r} ({error}).") from error
+            raise UsageError(f"there is no Ray cluster at {where!r} ({error}).") from error
         self.remote = ray.remote(max_calls=1, max_retries=RAY_RETRIES, num_cpus=cpus, num_gpus=gpus)(logged_work)
 
     def submit(self, job: Job) -> RayJob:
@@ -155,7 +155,7 @@ class OnSlurm(Executor):
         except ImportError as error:
             raise UsageError("--on slurm needs submitit: pip install 'amgc[slurm]'.") from error
         if cluster == "slurm" and shutil.which("sbatch") is None:
-            raise UsageError("There is no Slurm here (no command sbatch). Use a login node, or choose another --on.")
+            raise UsageError("there is no Slurm here (no command sbatch). Use a login node, or choose another --on.")
         self.slots = slots or UNLIMITED
         self.executor = submitit.AutoExecutor(folder=folder / ".submitit", cluster=cluster)
         partitioned = {} if partition is None else {"slurm_partition": partition}

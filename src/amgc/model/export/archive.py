@@ -56,7 +56,7 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> None:
                 if name != MANIFEST and (not OURS.fullmatch(name) or name.startswith(".")):
                     raise FileFormatError(f"the zip file contains {name!r}, which is not a file of a model.")
             if any(one.compress_type not in PLAIN for one in members):
-                raise FileFormatError("the zip file is compressed in another way than by deflate; compress it anew.")
+                raise FileFormatError("the zip file is not compressed with deflate; create it again with deflate.")
             if len(names) > MAX_FILES or len(set(names)) < len(names):
                 raise FileFormatError("the zip file contains more files than a model has, or two of the same name.")
             left = most_bytes

@@ -141,7 +141,7 @@ def noise_images(scale: int) -> list[NDArray[np.uint8]]:
 
 
 def noise_vectors(state: State) -> list[NDArray[Any]]:
-    """Return batches (n, d), float32, of vectors around the class means, by as much as the means differ, and far from them."""
+    """Return batches (n, d), float32, of random vectors: near the class means (within their spread), and far from them."""
     assert isinstance(state.classifier, IncrementalClassifier)  # of a trained head the features are those of a network
     random, mean = np.random.default_rng(0), state.classifier.statistics_.mean.cpu().numpy()
     spread = mean.std(0) + 1e-3 * np.abs(mean).max()

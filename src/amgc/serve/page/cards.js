@@ -413,7 +413,7 @@ async function undo() {
       if (item.lesson === lastLesson && done.undone.startsWith("learning")) item.remove();
     }
     lastLesson = "";
-    for (const card of cards) say(card.said, ""); // what they say may not be true any more
+    for (const said of document.querySelectorAll(".card > .said, #ask details > .said")) say(said, ""); // it may not be true any more
     await look();
     if (isName && lastName.views) cards.find((card) => card.label === lastName.from)?.adopt(lastName.views);
     lastName = null;

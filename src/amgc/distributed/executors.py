@@ -37,7 +37,7 @@ def here(job: Job, shards: Sequence[tuple[int, Shard]]) -> Iterator[Result]:
 
 
 @dataclass(frozen=True)
-class Processes:
+class LocalProcesses:
     """Processes on this machine. If one is killed, the current shards are tried again, one at a time, to find the cause."""
 
     jobs: int
