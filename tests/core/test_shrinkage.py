@@ -15,6 +15,7 @@ from amgc import AMGCClassifier
 from amgc.core.loading import chosen_loadings
 from amgc.core.shrinkage import pooled_covariance, regularisation, variance_level
 from amgc.core.statistics import ClassStatistics
+from amgc.core.within import Within
 
 pytestmark = pytest.mark.cpus
 
@@ -84,37 +85,69 @@ def test_a_class_gets_its_own_covariance_with_many_samples_per_feature():
     assert own((12, 36), form="shared") == [0, 0]
 
 
+def loading(statistics, level):
+    """Return the loading of a level: few samples take the largest that is good, many the middle of the smallest and it."""
+    found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, statistics.freedom)
+    share = 0.5 * statistics.freedom / (statistics.freedom + statistics.dim)
+    return found.smallest**share * found.largest ** (1 - share)
+
+
 @pytest.mark.parametrize("form", ["full", "lowrank", "shared"])
 @pytest.mark.parametrize("samples", [5, 60])
 def test_the_ridge_is_between_the_smallest_and_the_largest_good_loading(form, samples):
     rows = np.concatenate([np.flatnonzero(k == LABELS)[:samples] for k in range(10)])
     statistics = learned(TRAIN[rows], LABELS[rows], form)
     level = variance_level(statistics, False)
-    found = chosen_loadings(pooled_covariance(statistics), level, statistics.mean, statistics.count, statistics.freedom)
-    freedom = len(rows) - 10
-    share = 0.5 * freedom / (freedom + 64)  # few samples: the largest; many samples: the middle of both
-    expected = found.smallest**share * found.largest ** (1 - share)
-    assert_close(regularisation(statistics, None, False).ridge, (expected * level).numpy(), 1e-9)
-    assert found.smallest <= expected <= found.largest
+    assert_close(regularisation(statistics, None, False).ridge, (loading(statistics, level) * level).numpy(), 1e-9)
 
 
-def own_share(features, labels, form="full"):
-    """Return the share of each feature's own variance in the ridge, which must be a mixture of it and the average."""
-    own = total_variances(features, labels)
-    ridge = regularisation(learned(features, labels, form), None, "auto").ridge.numpy()
-    slope, constant = np.polyfit(own, ridge, 1)
-    assert_close(constant + slope * own, ridge, 1e-6)
-    return slope * own.mean() / (slope * own.mean() + constant)
+@pytest.mark.parametrize("form", ["full", "lowrank", "shared"])
+@pytest.mark.parametrize("samples", [5, 30])
+def test_the_loss_of_left_out_samples_chooses_between_the_average_variance_and_each_features_own(form, samples):
+    rows = np.concatenate([np.flatnonzero(k == LABELS)[:samples] for k in range(10)])
+    statistics = learned(TRAIN[rows], LABELS[rows], form)
+    own = total_variances(TRAIN[rows], LABELS[rows])
+    varies = own > 0
+    average = own[varies].mean()
+    own[~varies] = average
+    losses, keep = [], torch.full((10,), samples / (samples + 2), dtype=torch.float64)
+
+    def mixed(power):
+        level = own**power * average ** (1 - power)
+        return torch.tensor(level / level.mean() * average)
+
+    for power in (0.0, 0.8):
+        covariance = statistics.pooled() + torch.diag(loading(statistics, mixed(power)) * mixed(power))
+        losses.append(Within.of(statistics, covariance, keep).loss() + 1e-3)
+    preference = 1 / (1 + (losses[1] / losses[0]) ** (1 / (0.03 * (1 + 20 / samples))))
+    level = mixed(0.8 * preference)
+    assert_close(regularisation(statistics, None, "auto").ridge, (loading(statistics, level) * level).numpy(), 1e-5)
+
+
+def own_power(features, labels, form="full"):
+    """Return the power of each feature's own variance in the ridge, which must be a constant times it."""
+    own = np.log(total_variances(features, labels))
+    ridge = np.log(regularisation(learned(features, labels, form), None, "auto").ridge.numpy())
+    power, constant = np.polyfit(own, ridge, 1)
+    assert_close(constant + power * own, ridge, 1e-6)
+    return power
 
 
 @pytest.mark.parametrize("form", ["full", "lowrank", "shared"])
 @pytest.mark.parametrize(("signal", "low", "high"), [(1.0, 0.4, 0.8), (-1.0, 0.0, 0.4)])
-def test_leave_one_out_chooses_how_much_of_the_ridge_follows_the_variances(form, signal, low, high):
-    """Classes differ as much as features vary (then units should not matter), or more where features vary less."""
+def test_the_ridge_follows_the_variances_where_that_separates_the_classes_better(form, signal, low, high):
+    """Classes differ as much as features vary (then units should not matter), or mostly in features that vary much."""
     rng = np.random.default_rng(0)
     labels, size = np.arange(160) % 8, np.geomspace(0.2, 1.8, 60)
-    mean = rng.normal(size=(8, 60)) * (0.5 * size if signal > 0 else size**2)
-    assert low <= own_share(mean[labels] + size * rng.normal(size=(160, 60)), labels, form) <= high
+    mean = rng.normal(size=(8, 60)) * (0.5 * size if signal > 0 else 0.3 * size**2)
+    assert low <= own_power(mean[labels] + size * rng.normal(size=(160, 60)), labels, form) <= high
+
+
+def test_with_very_many_classes_the_ridge_follows_the_variances_half_as_much():
+    rng = np.random.default_rng(0)
+    labels = np.arange(600) % 300
+    size = np.geomspace(0.5, 2, 4)
+    assert own_power(size * rng.normal(size=(600, 4)) + rng.normal(size=(300, 4))[labels], labels) == pytest.approx(0.4)
 
 
 def test_rounding_does_not_change_the_ridge_much():

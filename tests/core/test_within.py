@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from reference import assert_close, tensor
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
 
 from amgc.core import within as within_module
 from amgc.core.shared import Factor
@@ -189,3 +191,16 @@ def test_of_many_classes_some_are_drawn_from():
     features, labels = world((2,) * 100)
     found = of("full", features, labels, torch.ones(8, dtype=torch.float64))
     assert len(set(found.chosen)) == within_module.CLASSES and {0, 99} <= set(found.chosen)
+
+
+@pytest.mark.parametrize("form", ["full", "shared", "diagonal"])
+def test_the_loss_is_that_of_the_draws_at_their_best_temperature(form):
+    found = of(form, *world(), torch.full((8,), 0.5, dtype=torch.float64))
+    leads = []
+    for row, one in found.draws:
+        scores = (found.keep * one.to_means - found.keep**2 * one.means / 2).numpy() / 2
+        leads.append(scores - scores[:, [row]])
+    leads = np.concatenate(leads)
+    assert_close(found.leads, leads, 1e-12)
+    best = minimize_scalar(lambda t: logsumexp(leads / np.exp(t), axis=1).mean(), bounds=(-5, 5), options={"xatol": 1e-9})
+    assert found.loss() == pytest.approx(best.fun, rel=1e-8)

@@ -21,9 +21,20 @@ def test_a_frozen_network_gives_the_same_run_with_a_cache_and_from_it(tmp_path: 
     first = run(cached, tmp_path / "first", dataset=tiny.images())
     kept = sorted((tmp_path / "cache").iterdir())
     again = run(cached, tmp_path / "again", dataset=tiny.images())
-    assert len(kept) == 2 * len(plain)  # training and test images of every task
+    assert len(kept) == 2 * len(tiny.images().class_names)  # training and test images of every class
     assert sorted((tmp_path / "cache").iterdir()) == kept
     assert tiny.untimed(plain) == tiny.untimed(first) == tiny.untimed(again)
+
+
+@pytest.mark.parametrize("change", [{"tasks": 2}, {"natural_order": True}])
+def test_runs_with_other_tasks_or_another_order_of_classes_read_the_same_files(change: dict[str, Any], tmp_path: Path) -> None:
+    still, machine = {"first": {"epochs": 0}}, {"feature_cache": str(tmp_path / "cache")}
+    run(tiny.config("amgc-exact", machine=machine, **still), tmp_path / "first", dataset=tiny.images())
+    kept = sorted((tmp_path / "cache").iterdir())
+    plain = run(tiny.config("amgc-exact", **still, **change), tmp_path / "plain", dataset=tiny.images())
+    cached = run(tiny.config("amgc-exact", machine=machine, **still, **change), tmp_path / "cached", dataset=tiny.images())
+    assert sorted((tmp_path / "cache").iterdir()) == kept
+    assert tiny.untimed(cached) == tiny.untimed(plain)
 
 
 def test_features_of_a_network_that_trains_are_not_cached(tmp_path: Path) -> None:

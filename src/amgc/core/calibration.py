@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
 from amgc.core.solver import Head
 from amgc.core.typical import half_scores
-from amgc.core.within import Within
+from amgc.core.within import Within, sharpness
 
 # Draws from Gaussians overlap less than real classes. On training images of photographs, CIFAR-100 and digits, with 20 and 50
 # samples a class, the best temperature of held-out samples was 1.1 to 1.7 times that of the draws, 1.33 on average. A little
@@ -47,21 +44,16 @@ def temperature(within: Within, head: Head) -> float:
     if not lead > 0:  # all means are equal
         return 1.0
     found = math.log(lead / UNKNOWN_LEAD)
-    if draws := within.draws:
-        leads = torch.cat([_leads(row, one.scores(within.keep)) for row, one in draws])
+    if within.chosen:
+        leads = within.leads
         count, freedom = float(within.count.mean()), float(within.count.mean()) - 1
         kept = -float(leads.sum(1).mean()) / (classes - 1) / lead  # the part of the lead that samples have that are left out
         noise = count * (1 / max(kept, LEAST) - 1)
         known = math.log(lead / LEAD) + POWER * math.log(max(noise, LITTLE) / NOISE)
         found += (known - found) * freedom**2 / (freedom**2 + TRUSTED_NOISE)
-        more = math.log(REAL * lead / _sharpness(leads / lead)) - found
+        more = math.log(REAL * lead / sharpness(leads / lead)) - found
         found += more * freedom**2 / (freedom**2 + (TRUSTED_ABOVE if more > 0 else TRUSTED_BELOW))
     return math.exp(found) * relative_scale(within, head)
-
-
-def _leads(row: int, scores: Tensor) -> Tensor:
-    """Return how far each class's score is above that of the true class, `row`."""
-    return scores - scores[:, row, None]
 
 
 def relative_scale(within: Within, head: Head) -> float:
@@ -69,18 +61,3 @@ def relative_scale(within: Within, head: Head) -> float:
     drawn = within.keep.to(head.weight)[:, None] * within.mean.to(head.weight)
     size = float((within.keep.square() * within.inner.diagonal()).sum())
     return max(2 * float((head.weight[within.order.to(head.weight.device)] * drawn).sum()) / max(size, 1e-300), 1e-6)
-
-
-def _sharpness(leads: Tensor) -> float:
-    """Return the s that minimises the mean of log Σ_j exp(s lead_j). Leads (..., K) are 0 for the true class.
-
-    The mean is convex in s. Its derivative is bisected on a logarithmic scale. At the lower end, all classes are about equally
-    likely: one left-out sample of two is too little evidence to go further. Leads far above 1 are those of classes that
-    overlap, whose means are known well.
-    """
-    low, high = 0.05 / max(float(leads.square().mean().sqrt()), 1.0), 1e4
-    for _ in range(40):
-        middle = (low * high) ** 0.5
-        slope = float((torch.softmax(middle * leads, -1) * leads).sum(-1).mean())
-        low, high = (middle, high) if slope < 0 else (low, middle)
-    return float((low * high) ** 0.5)

@@ -43,15 +43,10 @@ class Sums(NamedTuple):
 
 
 class Loadings(NamedTuple):
-    """The smallest and the largest loading that are about as good as the best, by `WITHIN` and by `ERRORS`.
-
-    quality, error : the criterion of the best, and its standard error.
-    """
+    """The smallest and the largest loading that are about as good as the best, by `WITHIN` and by `ERRORS`."""
 
     smallest: float
     largest: float
-    quality: float = 0.0
-    error: float = float("inf")
 
 
 def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, count: Tensor, freedom: int) -> Loadings:
@@ -126,8 +121,7 @@ class _Total:
         ends = _crossing(loadings, enough, first, first - 1), _crossing(loadings, also_enough, last, last + 1)
         # T is divided by the number of samples, Σ by the degrees of freedom.
         smallest, largest = (end * self.samples / self.freedom for end in ends)
-        found = Loadings(smallest, largest, float(best), float(error))
-        return found, first == 0, last == len(loadings) - 1
+        return Loadings(smallest, largest), first == 0, last == len(loadings) - 1
 
     def upper(self) -> Tensor:
         kept = self.covariance.upper

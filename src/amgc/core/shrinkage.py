@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from amgc.core.covariance import SharedCovariance
-from amgc.core.loading import Loadings, chosen_loadings, is_cheap
+from amgc.core.loading import chosen_loadings, is_cheap
+from amgc.core.shared import Factor
 from amgc.core.statistics import ClassStatistics
+from amgc.core.within import Within
 
 Standardize: TypeAlias = bool | Literal["auto"]
 POOLED_SAMPLES = 3  # per feature: the weight of the pooled covariance, in samples of a class
@@ -27,10 +29,14 @@ DIFFERENT = 100.0  # ratio of arithmetic to geometric mean of the variances abov
 DIAGONAL_SAMPLES = 10.0  # the weight of the level in variances, in samples, if no correlations are stored
 LEAST_RATIO = 0.05  # added to the ratio of variances between and within classes, relative to the average ratio
 MOST_LOADING = 999.0  # of the ridge if there is nothing to choose it by
-# The largest share of the level that is each feature's own variance instead of the average. With all of it, features that
-# hardly vary get weight: 10 points less accuracy on training photos of leaves, five a class, with 1,280 features.
-OWN_SHARE = 0.8
-EQUAL = 0.05  # standard errors of the criterion by which the two levels must differ for one to get e times the other's weight
+# The largest power of each feature's own variance in the level. With all of it, features that hardly vary get weight: 10
+# points less accuracy on training photos of leaves, five a class, with 1,280 features.
+OWN_POWER = 0.8
+MOST_COMPARED = 256  # classes; with more, the power is half of that, because draws from the classes would take long
+# The two levels are compared by the logarithm of the ratio of their left-out losses. If it is this much, one gets e times the
+# weight of the other; with few samples it is less accurate, and must be larger: by so many samples over those of a class.
+EQUAL, EQUAL_SAMPLES = 0.03, 20.0
+NO_LOSS = 1e-3  # differences of losses below this do not matter
 VARIANCE_FLOOR = 1e-4  # minimum share of the level that is added to each variance
 
 
@@ -71,7 +77,7 @@ def regularisation(
     keep = count / (count + MEAN_SAMPLES)
     centre = mean.mean(0)
     drawn = centre + keep.to(mean)[:, None] * (mean - centre)
-    return Regularisation(drawn, keep, own, 0.0, _ridge(statistics, standardize))
+    return Regularisation(drawn, keep, own, 0.0, _ridge(statistics, standardize, keep))
 
 
 def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
@@ -79,14 +85,14 @@ def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Ten
     pooled = statistics.shared().variances if statistics.form == "shared" else statistics.pooled().double()
     within = pooled if pooled.ndim == 1 else pooled.diagonal()
     total = within + statistics.mean.var(0, correction=0).to(within.device)
-    # The variance of a constant feature is rounding error. Any positive ridge gives it no weight.
+    # The variance of a constant feature is rounding error. It gets the average: any positive ridge gives it no weight.
     varies = total.sqrt() > 1e-12 * statistics.mean.abs().amax(0).to(total)
     if not bool(varies.any()):
         return torch.ones_like(total)
     average = total[varies].mean()
     if standardize == "auto":
         standardize = bool(average > DIFFERENT * total[varies].log().mean().exp())
-    return torch.where(varies, total if standardize else average, 1.0 if standardize else average)
+    return torch.where(varies, total, average) if standardize else average.expand_as(total).clone()
 
 
 def pooled_covariance(statistics: ClassStatistics) -> SharedCovariance:
@@ -127,30 +133,52 @@ def separating_level(statistics: ClassStatistics) -> Tensor:
     return level
 
 
-def _ridge(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
+def _ridge(statistics: ClassStatistics, standardize: Standardize, keep: Tensor) -> Tensor:
     """Return what is added to each variance (d,): a level, and how much of it by leave-one-out."""
     level, freedom = variance_level(statistics, standardize), statistics.freedom
     if statistics.form == "diagonal":
         return max(DIAGONAL_SAMPLES / (DIAGONAL_SAMPLES + freedom), VARIANCE_FLOOR) * level
     covariance = pooled_covariance(statistics)
-
-    def loadings(level: Tensor) -> Loadings:
-        return chosen_loadings(covariance, level, statistics.mean, statistics.count, freedom)
-
-    found = loadings(level)
     one_level = bool((level == level[0]).all())
-    if standardize == "auto" and one_level and is_cheap(statistics.dim, freedom + len(statistics)):
+    if standardize == "auto" and one_level and freedom > 0 and is_cheap(statistics.dim, freedom + len(statistics)):
         own = variance_level(statistics, True)
-        rival = loadings(level + OWN_SHARE * (own - level))
-        # A share between the two, not the better one: the criterion has an error, and rounding must not decide.
-        equal = EQUAL * min(found.error, rival.error)
-        if 0 < equal < math.inf:
-            share = OWN_SHARE / (1 + math.exp(min(max((found.quality - rival.quality) / equal, -50.0), 50.0)))
-            level = level + share * (own - level)
-            found = loadings(level)
+        power = OWN_POWER / 2
+        if 1 < len(statistics) <= MOST_COMPARED:
+            power = OWN_POWER * _preference(statistics, covariance, (level, _between(level, own, OWN_POWER)), keep)
+        level = _between(level, own, power)
+    return _loading(statistics, covariance, level) * level
+
+
+def _between(average: Tensor, own: Tensor, power: float) -> Tensor:
+    """Return a level between the average variance and each feature's own, average^(1 - power) own^power, with the same mean."""
+    mixed = (own / average) ** power
+    return average * mixed / mixed.mean()
+
+
+def _preference(
+    statistics: ClassStatistics, covariance: SharedCovariance, levels: tuple[Tensor, Tensor], keep: Tensor
+) -> float:
+    """Return how much the second level is to be preferred, from 0 to 1, by the loss of samples that are left out.
+
+    A number between, not the better one: the loss has an error, and rounding must not decide.
+    """
+    logs = []
+    for level in levels:
+        factor = Factor(covariance.plus_diagonal(_loading(statistics, covariance, level) * level), 0.0)
+        if not factor.exists:
+            return 0.5
+        logs.append(math.log(Within.of(statistics, factor, keep).loss() + NO_LOSS))
+    count = float(statistics.count.double().mean())
+    return 1 / (1 + math.exp((logs[1] - logs[0]) / (EQUAL * (1 + EQUAL_SAMPLES / count))))
+
+
+def _loading(statistics: ClassStatistics, covariance: SharedCovariance, level: Tensor) -> float:
+    """Return e of the ridge e · level."""
+    freedom = statistics.freedom
+    found = chosen_loadings(covariance, level, statistics.mean, statistics.count, freedom)
     if math.isinf(found.largest):
-        return level  # there is no covariance, so any number gives the same predictions
+        return 1.0  # there is no covariance, so any number gives the same predictions
     # Leave-one-out finds a range of loadings that are equally good. With few samples the largest is used, with many their
     # middle.
     low = 0.5 * freedom / (freedom + statistics.dim)
-    return max(math.exp(low * math.log(found.smallest) + (1 - low) * math.log(found.largest)), VARIANCE_FLOOR) * level
+    return max(math.exp(low * math.log(found.smallest) + (1 - low) * math.log(found.largest)), VARIANCE_FLOOR)

@@ -27,6 +27,7 @@ CLASSES, NUMBERS = 64, 1 << 24  # draw from at most so many classes, whose covar
 DRAWS = 4096  # in total
 MANY = 1024  # classes from which on, if there are fewer features, residuals are drawn instead of their products with the means
 PRIOR = 10.0  # weight of the pooled covariance in the covariance of z of a class, in samples
+STEPS = 40  # of the bisection for the best temperature
 MOST = 1 - 1e-6  # the largest leverage of a sample, h c / f; beyond it the trace below was estimated too large
 
 
@@ -127,6 +128,32 @@ class Within:
             h = torch.full((number,), float(self.length[row]) * (count - 1) / count, dtype=torch.float64)
             found.append((row, left_out(self.inner, noise @ made, h, row, count, self.freedom)))
         return found
+
+    @cached_property
+    def leads(self) -> Tensor:
+        """How far each class's score is above that of the true class, for all draws (n, K)."""
+        scores = [(row, one.scores(self.keep)) for row, one in self.draws]
+        return torch.cat([found - found[:, row, None] for row, found in scores])
+
+    def loss(self) -> float:
+        """Return the log-loss of the draws at the temperature that is best for them."""
+        leads = self.leads / self.leads.abs().mean().clamp_min(1e-300)
+        return float(torch.logsumexp(sharpness(leads) * leads, 1).mean())
+
+
+def sharpness(leads: Tensor) -> float:
+    """Return the s that minimises the mean of log Σ_j exp(s lead_j). Leads (..., K) are 0 for the true class.
+
+    The mean is convex in s. Its derivative is bisected on a logarithmic scale. At the lower end, all classes are about equally
+    likely: one left-out sample of two is too little evidence to go further. Leads far above 1 are those of classes that
+    overlap, whose means are known well.
+    """
+    low, high = 0.05 / max(float(leads.square().mean().sqrt()), 1.0), 1e4
+    for _ in range(STEPS):
+        middle = (low * high) ** 0.5
+        slope = float((torch.softmax(middle * leads, -1) * leads).sum(-1).mean())
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return float((low * high) ** 0.5)
 
 
 def _roots(

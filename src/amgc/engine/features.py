@@ -123,11 +123,21 @@ class FeatureSource:
         """Return all features (n, d), from the feature cache if there is one and the network does not train in this task."""
         network = self.method.network
         if self.cache and self.processes.count == 1 and not self.method.trains_network():
-            return cached_features(network, images, preprocess=self._stoppable_plain, directory=self.cache)
+            return self._cached(images)
         kept, start = torch.empty(len(images), network.dim), 0
         for features, _ in self.extract(images):
             kept[start : start + len(features)] = features
             start += len(features)
+        return kept
+
+    def _cached(self, images: Images) -> Tensor:
+        """Return the same from a file per class, which runs with other tasks or another order of classes find as well."""
+        assert self.cache is not None
+        kept = torch.empty(len(images), self.method.network.dim)
+        for label in images.labels.unique():
+            rows = (images.labels == label).nonzero().squeeze(1)
+            own = images.subset(rows, labels=torch.zeros_like(rows))
+            kept[rows] = cached_features(self.method.network, own, preprocess=self._stoppable_plain, directory=self.cache)
         return kept
 
     def _stoppable_plain(self, batch: Tensor) -> Tensor:
