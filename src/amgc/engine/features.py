@@ -134,7 +134,7 @@ class FeatureSource:
         """Return the same from a file per class, which runs with other tasks or another order of classes find as well."""
         assert self.cache is not None
         kept = torch.empty(len(images), self.method.network.dim)
-        for label in images.labels.unique():
+        for label in sorted(set(images.labels.tolist())):
             rows = (images.labels == label).nonzero().squeeze(1)
             own = images.subset(rows, labels=torch.zeros_like(rows))
             kept[rows] = cached_features(self.method.network, own, preprocess=self._stoppable_plain, directory=self.cache)
