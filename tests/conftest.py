@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 
-import lightning_fabric.utilities.registry
 import pytest
-import torch
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
@@ -33,14 +31,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in tests[len(tests) * number // processes : len(tests) * (number + 1) // processes]
     ]
     if "AMGC_CPUS" in os.environ:
-        kept = representatives(items)
+        kept = representatives(items, *map(int, os.environ["AMGC_CPUS"].split("/")))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
 
 
-def representatives(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return, of each parametrised test, variants that have each value of each parameter once, not all combinations."""
-    kept: set[pytest.Item] = set()
+def representatives(items: list[pytest.Item], share: int, shares: int) -> set[pytest.Item]:
+    """Return, of each parametrised test, variants that have each value of each parameter once, not all combinations.
+
+    Of these, return one share: every `shares`-th variant, but at least one of each test.
+    """
+    kept: dict[pytest.Item, str] = {}
     seen: set[tuple[str, str, int]] = set()
     for enough in (
         all,
@@ -50,9 +51,12 @@ def representatives(items: list[pytest.Item]) -> set[pytest.Item]:
             given = item.callspec.params if hasattr(item, "callspec") else {}
             values = {(item.nodeid.partition("[")[0], name, id(value)) for name, value in given.items()}
             if item not in kept and (not values or enough(value not in seen for value in values)):
-                kept.add(item)
+                kept[item] = item.nodeid.partition("[")[0]
                 seen |= values
-    return kept
+    variants: dict[str, list[pytest.Item]] = {}
+    for item, test in kept.items():
+        variants.setdefault(test, []).append(item)
+    return {item for own in variants.values() for item in own[share % len(own) :: shares]}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,9 +70,10 @@ def no_power_cut() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def installed_packages_stay() -> Iterator[None]:
     """Versions and entry points are looked up once: each run asks for them, and reading them is a good part of a tiny run."""
+    from lightning_fabric.utilities import registry  # here, because the process that starts the others needs no torch
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.metadata, "version", cache(importlib.metadata.version))
-        registry = lightning_fabric.utilities.registry
         patch.setattr(registry, "entry_points", cache(registry.entry_points))
         yield
 
@@ -84,6 +89,8 @@ def rough_estimates() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def timm() -> Iterator[ModuleType]:
     """Return timm. If torchvision is of another build, declare the operators that it misses; no test calls them."""
+    import torch
+
     if importlib.util.find_spec("timm") is None:
         pytest.skip("the extra timm is not installed")
     library = torch.library.Library("torchvision", "FRAGMENT")  # the operators live as long as this does

@@ -21,6 +21,8 @@ from amgc.runs.folder import CHECKPOINT
 
 DIM, TESTS = 8, 3
 SOME_METHODS = ["amgc", "finetune", "ranpac"]  # class statistics, a network alone, matrices: for what the engine does for all
+# Always tested, and with all kernels. The others share their code or their kinds of state: `make test-all` tests them too.
+FAMILIES = ("acil", "adagauss", "amgc", "amgc-exact", "ewc", "fecam", "finetune", "lda", "ldc", "pass", "ranpac", "sbgc")
 PHASES = ("first", "later", "second")
 
 

@@ -9,13 +9,12 @@ import documented
 import pytest
 import tiny
 from threads import one_thread as one_thread
+from tiny import FAMILIES
 
 from amgc.engine.run import run
 from amgc.methods import registry
 from amgc.methods.registry import methods
 
-# Always tested, and with all kernels. The others share their code or their kinds of state: `make test-all` tests them too.
-FAMILIES = {"acil", "adagauss", "amgc", "amgc-exact", "ewc", "fecam", "finetune", "lda", "ldc", "pass", "ranpac", "sbgc"}
 NAMES = (*methods(), documented.NAME)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import documented
 import pytest
 import tiny
+from tiny import FAMILIES
 
 from amgc.engine import cost as cost_module
 from amgc.engine import run as run_module
@@ -81,17 +82,20 @@ def stop_and_resume(method: str, moments: list[tuple[int, int]], finished: Path,
     tiny.assert_same_bits(tmp_path, finished)
 
 
+@pytest.mark.parametrize("method", FAMILIES, indirect=True)
 def test_a_stop_is_saved_at_the_step_of_the_request(method: str, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(tiny.config(method), tmp_path, StopAt(0, 2), tiny.images())
     assert read(tmp_path / CHECKPOINT)[0]["position"] == {"task": 0, "step": 2, "begun": True, "stage": 0, "earlier": 0}
 
 
+@pytest.mark.parametrize("method", FAMILIES, indirect=True)
 def test_a_checkpoint_after_every_step_changes_nothing(method: str, finished: Path, tmp_path: Path) -> None:
     run(tiny.config(method, machine={"checkpoint_minutes": 0.0}), tmp_path, dataset=tiny.images())
     tiny.assert_same_bits(tmp_path, finished)
 
 
+@pytest.mark.parametrize("method", FAMILIES, indirect=True)
 def test_after_a_failed_write_it_resumes_to_the_same_end(
     method: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ def _fail_in_write(patched: pytest.MonkeyPatch, method: str, task: int) -> None:
 PLACES = {"end": _fail_in_end, "evaluate": _fail_in_evaluate, "write": _fail_in_write}
 
 
+@pytest.mark.parametrize("method", FAMILIES, indirect=True)
 def test_progress_and_cost_estimates_change_nothing(
     method: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +230,7 @@ def test_killed_again_and_again_while_writing_it_resumes_to_the_same_end(
     monkeypatch.setitem(registry.METHODS.entries, documented.NAME, documented.entry())
     ours = [name for name, entry in methods().items() if entry.kind.__module__.startswith("amgc.")]  # other tests register more
     kills = len(KILLS) if which == "some methods" else 2
-    others = [*sorted(set(ours) - set(tiny.SOME_METHODS)), documented.NAME]
+    others = [*sorted({*FAMILIES} & set(ours) - set(tiny.SOME_METHODS)), documented.NAME]
     names = tiny.SOME_METHODS if which == "some methods" else others
     paths = [str(Path(tiny.__file__).parent), str(Path(__file__).parent), str(Path(session_module.__file__).parents[2])]
     code = f"import sys; sys.path[:0] = {paths!r}; from pathlib import Path; import test_resume; "

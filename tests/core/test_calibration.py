@@ -82,7 +82,7 @@ def test_few_samples_make_it_less_sure():
 
 @pytest.mark.any_cpu
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("samples", [5, 20, 50])
+@pytest.mark.parametrize("samples", [pytest.param(5, marks=pytest.mark.slow), 20, pytest.param(50, marks=pytest.mark.slow)])
 def test_probabilities_of_held_out_digits_are_calibrated(form, samples):
     """On average over four splits. Variances alone overstate what is known, because pixels repeat each other."""
     errors = []

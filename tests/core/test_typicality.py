@@ -45,7 +45,10 @@ def test_pure_noise_is_not_typical(form, samples):
 
 
 @pytest.mark.any_cpu
-@pytest.mark.parametrize(("form", "samples"), [*zip(FORMS, (100, 20, 5), strict=True), ("full", 5)])
+@pytest.mark.parametrize(
+    ("form", "samples"),
+    [("lowrank", 20), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("full", 100), ("full", 5), ("shared", 5)))],
+)
 def test_digits_of_a_class_never_seen_are_less_typical_than_others(form, samples):
     areas = []
     for unseen in range(10):
@@ -165,7 +168,7 @@ def test_strangers_do_not_pass_as_samples_of_the_class_that_varies_most():
 
 @pytest.mark.any_cpu
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("samples", [20, 100])
+@pytest.mark.parametrize("samples", [20, pytest.param(100, marks=pytest.mark.slow)])
 def test_with_far_features_new_classes_are_found_at_least_as_well(form, samples):
     """The direction counts more then."""
     areas = {None: [], range(20, 40): []}

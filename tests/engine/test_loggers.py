@@ -238,6 +238,7 @@ def test_values_are_those_of_the_report() -> None:
     assert moment(lines, 3) == 3 * (4 + 1) + 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("offline")
 def test_weights_and_biases_offline_holds_our_values(tmp_path: Path) -> None:
     lines, losses = run_logged("amgc", tmp_path, log=("wandb",))

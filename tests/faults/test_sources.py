@@ -145,6 +145,7 @@ def test_a_run_refuses_class_names_that_cannot_be_seen(name):
         [worker.label_of(open_source("wds:x.tar")[0], one) for one in samples(tarred("x.tar", members))]
 
 
+@pytest.mark.slow
 def test_few_rows_are_read_at_a_time_if_one_of_them_may_be_large():
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     from amgc.data.sets.parquet import ROWS, _rows

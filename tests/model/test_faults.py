@@ -80,7 +80,12 @@ def named(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("change", "fail"),
-    [("learn", full), pytest.param("learn", stop, marks=SLOW), pytest.param("forget", full, marks=SLOW), ("merge", stop)],
+    [
+        ("learn", full),
+        pytest.param("learn", stop, marks=SLOW),
+        pytest.param("forget", full, marks=SLOW),
+        pytest.param("merge", stop, marks=SLOW),
+    ],
 )
 def test_a_change_that_fails_at_any_write_leaves_the_model_as_it_was_or_changed(tmp_path, monkeypatch, change, fail):
     model, other = prepared(tmp_path)
