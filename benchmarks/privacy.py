@@ -382,7 +382,7 @@ def shares(name: str, split: Split, count: int) -> None:
     rest = rest[some(y[rest], count, np.random.default_rng(0))]
     print(f"\nshares, {name}, {count} samples a class, 50 others held out")
     print(f"  {'setting':22s}" + "".join(f"{f'ε = {epsilon:g}':>10s}" for epsilon in (8.0, 1.0)), flush=True)
-    changes: list[tuple[str, float]] = [("COUNT", 0.005), ("CENTRE", 0.02), ("SECOND", 0.05), ("SECOND", 0.12)]
+    changes: list[tuple[str, float]] = [("COUNT", 0.005), ("SECOND", 0.05), ("SECOND", 0.12), ("COMMON", 0.01)]
     for setting, value in [("default", 0.0), *changes, ("ROUNDS", 2)]:
         before = getattr(core, setting, None)
         if before is not None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from amgc import AMGCClassifier, ClassStatistics
+from amgc.core import estimates
 from amgc.core import release as core
 from amgc.core.accounting import gaussian_delta, gaussian_epsilon, gaussian_loss, largest_area
 from amgc.core.privacy import BudgetError, Privacy, Sums
@@ -133,7 +134,23 @@ def test_the_data_are_seen_by_the_three_noisy_functions_only_and_their_losses_ad
     for count in (3, 300):
         losses.clear()
         release(rows[:count], labels[:count], 0.7, seeded(0))
-        assert len(losses) == 3 + core.ROUNDS and sum(losses) == pytest.approx(0.7)
+        assert len(losses) == 4 + core.ROUNDS and sum(losses) == pytest.approx(0.7)
+
+
+def test_all_but_the_noisy_answers_is_computed_from_these_alone(monkeypatch):
+    """Answers that were given to other data make the same lesson and the same statistics: all else is post-processing."""
+    answers = []
+    for name in ("noisy_counts", "noisy_sums", "noisy_squares"):
+        asked = getattr(core, name)
+        monkeypatch.setattr(core, name, lambda *given, asked=asked: answers.append(asked(*given)) or answers[-1])
+    rows, labels = drawn(300, 20)
+    made = [release(Privacy(1.0).rows(rows), labels, 0.7, seeded(0))]
+    for name in ("noisy_counts", "noisy_sums", "noisy_squares"):
+        monkeypatch.setattr(core, name, lambda *given: answers.pop(0))
+    made.append(release(Privacy(1.0).rows(7 - rows[::-1] ** 3), labels, 0.7, seeded(1)))
+    assert not answers
+    first, second = (Sums.of(lesson, 0.7).statistics() for lesson in made)
+    assert torch.equal(first.mean, second.mean) and torch.equal(first.pooled(), second.pooled())
 
 
 def test_the_noise_of_totals_is_as_stated():
@@ -206,6 +223,56 @@ def test_more_rounds_find_more_directions():
         patch.setattr(core, "ROUNDS", 1)
         once = error()
     assert error() < once / 2
+
+
+def test_a_signal_is_found_by_direction_where_it_differs_and_on_average_where_chance_explains_it():
+    random = np.random.default_rng(0)
+    true = torch.from_numpy(np.repeat([0.3, 0.05, 0.001], 100))
+    for noise, tolerance in ((0.01, 0.1), (20.0, None)):
+        normal = torch.from_numpy(random.normal(size=(50, 300)))
+        squares = (normal * (true + noise).sqrt()).square().sum(0) / 49
+        found = estimates.signal(squares, torch.full((300,), noise).double(), 50)
+        if tolerance is None:  # no more than one average is known
+            assert float(found.max() - found.min()) < 0.5 and float(found.mean()) < 0.5
+        else:
+            assert bool(((found - true).abs() < tolerance * true + 0.01)[25:75].all())
+            assert float(found[240:].mean()) < 0.005
+
+
+def test_the_variances_are_those_of_rows_of_norm_one_if_noise_hides_them():
+    noise = torch.from_numpy(np.random.default_rng(0).normal(size=(100, 100)))
+    found = core.spectrum(1000 * (noise + noise.T), 1000 * torch.eye(100).double(), 50)
+    assert float(found.values.sum()) <= 1
+
+
+def test_the_common_mean_gets_more_of_the_loss_if_it_can_be_known():
+    shares = [core.centre_share(samples, 0.3, 664) for samples in (40, 400, 4000, 40_000, 400_000)]
+    assert shares[1] > 0.05 > shares[3] > shares[4] >= core.CENTRE
+    assert max(shares) <= 0.3
+
+
+def test_counts_get_more_of_the_loss_if_rows_keep_much_in_common():
+    left = core.COMMON * 0.4 / (core.COMMON + 0.4)
+    shares = np.linspace(0.001, 0.9, 9000)
+    best = shares[((1 + left**2 / shares) / (1 - shares)).argmin()]
+    assert core.count_share(0.4) == pytest.approx(best, abs=1e-3)
+    assert core.count_share(1e-9) == core.COUNT and core.count_share(1e9) < 0.5
+
+
+def test_few_samples_with_a_common_mean_are_told_apart_as_far_as_the_noise_allows():
+    """As photographs: rows have most of their norm in common, and there are more features than samples."""
+    random = np.random.default_rng(0)
+    means = 2 + random.normal(size=400) + 0.4 * random.normal(size=(5, 400))
+
+    def photos(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.repeat(np.arange(5), count)
+        return means[labels] + 0.7 * random.normal(size=(5 * count, 400)), labels
+
+    test, truth = photos(50)
+    found = []
+    for _ in range(5):
+        found.append(AMGCClassifier(epsilon=8.0).fit(*photos(20)).score(test, truth))
+    assert np.mean(found) > 0.6
 
 
 # ---- noise -----------------------------------------------------------------------------------------------------------

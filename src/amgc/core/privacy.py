@@ -20,13 +20,13 @@ from torch import Tensor
 
 from amgc.core import symmetric
 from amgc.core.accounting import check_settings, gaussian_epsilon, gaussian_loss
+from amgc.core.estimates import LEAST_SIGNAL, MOST_SIGNAL, along_each, largest_noise, noise_scale, signal, spectrum
 from amgc.core.inputs import Label, group_by_label
-from amgc.core.release import Lesson, along_each, largest_noise, noise_scale, spectrum
+from amgc.core.release import Lesson
 from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
 from amgc.text import listing
 
-NEIGHBOURS = 15  # on each side: signals of directions are averaged over those of similar variance
 LEAST = 0.2  # of the total variance in a direction that is left within classes; less than that may be due to noise
 MATRICES = ("second", "total_noise", "second_noise")  # of `Sums`
 ROUNDING = 1e-9  # relative, of losses that add up to the budget
@@ -246,15 +246,17 @@ class Sums:
         """Return class statistics, in "shared" form, that take the noise into account.
 
         Counts are drawn towards their average as far as noise explains how they differ. Means are drawn towards theirs in each
-        direction as far as noise explains how the means differ in it. The covariance is the total one less that of the drawn
-        means: new samples deviate from these by so much. Covariances of means between directions whose variance is lost in the
-        noise are left out.
+        direction as far as noise explains how the means differ in it, and their average towards 0, the centre of the rows. The
+        covariance is the total one less that of the drawn means: new samples deviate from these by so much. Covariances of
+        means between directions whose variance is lost in the noise are left out.
         """
         count = _shrunk(self.count, self.noise[:, 0]).clamp_min(1)
         samples = float(count.sum()) + self.others
         mean = self.total / count[:, None]
         common = (count @ mean) / count.sum()
         mean = mean - common
+        by_chance = float(self.total_noise.trace()) / float(count.sum()) ** 2
+        common = common * max(1 - by_chance / max(float(common.square().sum()), 1e-300), 0.0)
         # Removed classes have left what varied within them, but not the deviation of their means.
         second = self.second - count.sum() * torch.outer(common, common)
         if bool(self.second_noise.any()):
@@ -268,9 +270,10 @@ class Sums:
         share = count / samples
         own = share @ (self.noise[:, 1] / self.noise[:, 1].sum().clamp_min(1e-300) / count.square())
         noise = along_each(vectors, self.total_noise) / values * own
-        free = max(len(count) - 1, 0.5) / len(count)  # the means deviate less from their own average
-        signal = _smooth((share @ white.square()) / free - noise).clamp(1e-5, 0.98)
-        white = white * (signal / (signal + noise))
+        classes = len(count)
+        squares = (share @ white.square()) * classes / max(classes - 1, 0.5)  # means deviate less from their own average
+        found = signal(squares, noise, classes) if bool(noise.any()) else squares.clamp(LEAST_SIGNAL, MOST_SIGNAL)
+        white = white * (found / (found + noise))
         between = (white * share[:, None]).T @ white
         between = torch.where(torch.outer(known, known), between, torch.diag(between.diagonal()))
         within = torch.eye(self.dim, dtype=torch.float64) - between
@@ -330,11 +333,3 @@ def _shrunk(values: Tensor, noise: Tensor) -> Tensor:
     centre = values.mean()
     spread = (values - centre).square().sum() / (len(values) - 3)
     return centre + (values - centre) * (1 - noise.mean() / spread.clamp_min(1e-300)).clamp_min(0)
-
-
-def _smooth(values: Tensor) -> Tensor:
-    """Return averages of values (m,) over their neighbours."""
-    sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
-    place = torch.arange(len(values))
-    low, high = (place - NEIGHBOURS).clamp_min(0), (place + NEIGHBOURS + 1).clamp_max(len(values))
-    return (sums[high] - sums[low]) / (high - low)

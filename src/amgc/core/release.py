@@ -17,11 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from amgc.core.estimates import along_each, largest_noise, noise_scale, shrunk_vector, spectrum, symmetric
 from amgc.core.inputs import Label, group_by_label
 
-# Shares of the loss that go to counts, to the common mean, and at most and at least to each of ROUNDS sums of x xᵀ; the sums of
-# classes get the rest. Chosen on held-out training features of CIFAR-100; `benchmarks/privacy.py --only shares` compares.
-COUNT, CENTRE, SECOND, LEAST = 0.02, 0.002, 0.08, 0.004
+# Shares of the loss that go to counts (at least, each time), to the common mean (at least), and to each of ROUNDS sums of x xᵀ
+# (at most and at least). The sums of classes get the rest. Chosen on held-out training features;
+# `benchmarks/privacy.py --only shares` compares.
+COUNT, CENTRE, SECOND, LEAST = 0.01, 0.002, 0.08, 0.004
+COMMON = 0.5  # the squared norm of the common mean of rows, as `centre_share` expects it
 ROUNDS = 4
 ENOUGH = 0.4  # samples, times √loss, over m^1.5, from which the sums of x xᵀ are worth the most
 BITS = 24  # sums and noise are multiples of about 2^-24 of the noise's standard deviation
@@ -71,10 +74,13 @@ def release(
     samples = max(float(counts.value.sum()), 1.0)
     share = second_share(samples, loss, rows.shape[1])
     whole = torch.zeros_like(place)
-    common = noisy_sums(rows, whole, 1, loss * CENTRE, random_bytes)
+    centring = centre_share(samples, loss, rows.shape[1])
+    common = noisy_sums(rows, whole, 1, loss * centring, random_bytes)
     centre = shrunk_vector(common.value[0] / samples, common.noise / samples**2)
     radius = math.sqrt(max(1 - float(centre.square().sum()), 1e-4))  # about the norm of a centred row
     rows = clipped((rows - centre) / radius)
+    counting = count_share(common.noise * len(centre) / samples**2)
+    counts = _averaged(counts, noisy_counts(place, len(classes), loss * counting, random_bytes))
 
     first = noisy_squares(rows, loss * share, random_bytes)
     second, scale = first.value, math.sqrt(first.noise / 2) * torch.eye(len(centre), dtype=torch.float64)
@@ -87,7 +93,7 @@ def release(
         second, scale = _joined(second, scale, again, rough.vectors, deviation, size)
 
     better = spectrum(second, scale, samples)
-    rest = loss * (1 - COUNT - CENTRE - ROUNDS * share)
+    rest = loss * (1 - COUNT - counting - centring - ROUNDS * share)
     size = math.sqrt(float(better.values.sqrt().sum()))
     scaled = better.vectors * (better.values**-0.25 / size)  # to standard deviations of √deviation
     back = (better.vectors * (better.values**0.25 * size)).T
@@ -104,6 +110,28 @@ def release(
     )
 
 
+def centre_share(samples: float, loss: float, dim: int) -> float:
+    """Return the share of the loss for the common mean (m,): that with which sums of centred rows are known best.
+
+    With a share f, the mean c of rows of norm 1 has noise of total variance e = m / (f loss n²). Drawn towards 0 by
+    ‖c‖² / (‖c‖² + e), it leaves rows with the squared norm r² = 1 - ‖c‖⁴ / (‖c‖² + e). In units of rows, the variance of noise
+    in their sums is then in proportion to r² / (1 - f).
+    """
+    shares = torch.logspace(math.log10(CENTRE), math.log10(0.3), 60, dtype=torch.float64)
+    noise = dim / (shares * loss * samples**2)
+    return float(shares[((1 - COMMON**2 / (COMMON + noise)) / (1 - shares)).argmin()])
+
+
+def count_share(noise: float) -> float:
+    """Return the share of the loss for the second answer to the counts, from the total variance of noise in the common mean.
+
+    A wrong count leaves a part of the mean c that rows still have in common in the mean of a class. In the product with another
+    row, the noise in counts adds ‖c‖⁴ / f to the 1 / (1 - f) of that in sums. (1 + ‖c‖⁴ / f) / (1 - f) is least for this f.
+    """
+    left = COMMON * noise / (COMMON + noise)  # ‖c‖², after the common mean was shrunk and subtracted
+    return max(left * (math.sqrt(1 + left**2) - left), COUNT)
+
+
 def second_share(samples: float, loss: float, dim: int) -> float:
     """Return the share of the loss for a sum of x xᵀ (m, m): little if noise covers all of it.
 
@@ -111,6 +139,12 @@ def second_share(samples: float, loss: float, dim: int) -> float:
     """
     enough: float = samples * math.sqrt(loss) / (ENOUGH * float(dim) ** 1.5)
     return min(max(SECOND * enough**2, LEAST), SECOND)
+
+
+def _averaged(one: Noisy, other: Noisy) -> Noisy:
+    """Return the average of two answers to the same question, weighted by precision."""
+    share = other.noise / (one.noise + other.noise)
+    return Noisy(share * one.value + (1 - share) * other.value, share * one.noise)
 
 
 def _joined(
@@ -187,64 +221,3 @@ def standard_normal(count: int, random_bytes: RandomBytes = secrets.token_bytes)
     sign = torch.from_numpy((words & np.uint64(1)).astype(np.float64)).mul_(2).sub_(1)
     normal: Tensor = torch.special.ndtri(share)
     return normal * sign
-
-
-# ---- estimates from noisy sums ---------------------------------------------------------------------------------------------
-
-
-class Spectrum(NamedTuple):
-    """Estimated eigenvectors (m, m), in columns, and eigenvalues (m,), all positive, of Σ x xᵀ / n."""
-
-    vectors: Tensor
-    values: Tensor
-
-
-def spectrum(second: Tensor, scale: Tensor, samples: float) -> Spectrum:
-    """Return the eigenvectors and eigenvalues of Σ x xᵀ / n without its noise √Q G √Q, G a Wigner matrix of variance 1.
-
-    scale : Q (m, m). In coordinates in which Q = I the noise has eigenvalues up to 2 √m. A larger one, l, is that of a
-    direction with θ = (l + √(l² - 4 m)) / 2, of which the found direction has θ - m / θ. The others share what is left of the
-    trace, which the noise does not change.
-    """
-    dim = second.shape[0]
-    largest = 2 * math.sqrt(dim)
-    values, vectors = torch.linalg.eigh(scale)
-    root = values.clamp_min(float(values[-1]) * 1e-12).sqrt()
-    half, inverse = (vectors * root) @ vectors.T, (vectors / root) @ vectors.T
-    values, vectors = torch.linalg.eigh(symmetric(inverse @ second @ inverse))
-    theta = (values + (values.square() - largest**2).clamp_min(0).sqrt()) / 2
-    known = values > largest
-    found = torch.where(known, theta - dim / theta.clamp_min(1), 0.0)
-    rest = float((values.sum() - found.sum()) / (~known).sum().clamp_min(1))
-    rest = min(max(rest, 1e-3 * largest), largest)
-    values = torch.where(known, found.clamp_min(rest), rest)
-    values, vectors = torch.linalg.eigh(symmetric(half @ (vectors * (values / samples)) @ vectors.T @ half))
-    return Spectrum(vectors, values.clamp_min(float(values[-1]) * 1e-12))
-
-
-def largest_noise(vectors: Tensor, scale: Tensor, samples: float) -> Tensor:
-    """Return the largest eigenvalue that the noise √Q G √Q / n would have if it were everywhere as along each vector."""
-    return 2 * math.sqrt(len(scale)) / samples * along_each(vectors, scale)
-
-
-def along_each(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """Return vᵀ M v for each column v."""
-    return ((vectors.T @ matrix) * vectors.T).sum(1)
-
-
-def noise_scale(squares: Tensor) -> Tensor:
-    """Return Q of a noise N ≈ √Q G √Q, G a Wigner matrix of variance 1, with E[N²] = Q tr Q (m, m)."""
-    scale: Tensor = squares / math.sqrt(max(float(squares.trace()), 1e-300))
-    return scale
-
-
-def symmetric(matrix: Tensor) -> Tensor:
-    """Return a matrix that is symmetric up to rounding errors without these. Files store one triangle."""
-    return (matrix + matrix.T) / 2
-
-
-def shrunk_vector(value: Tensor, noise: float) -> Tensor:
-    """Return a noisy vector (m,) by James and Stein's estimate: 0 if it may well be noise. Its norm is below 1."""
-    square = float(value.square().sum())
-    keep = max(1 - len(value) * noise / max(square, 1e-300), 0.0)
-    return value * min(keep, 0.99 / max(math.sqrt(square), 1e-300))
