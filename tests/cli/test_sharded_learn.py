@@ -96,17 +96,47 @@ def test_the_error_without_ray_says_what_to_install(monkeypatch, capsys):
     assert not Path("model/manifest.json").exists()
 
 
+WITH_A_KILLER = """
+import os, signal, sys
+from dataclasses import dataclass
+from amgc.cli import learn
+from amgc.cli.main import main
+
+@dataclass(frozen=True)
+class Killer:
+    driver: int = os.getpid()
+    name: str = "the killer"
+    size: int = 1
+    unit: str = "images"
+    def stamp(self):
+        return "1"
+    def samples(self):
+        if os.getpid() != self.driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return iter(())
+
+whole = learn.shards_of
+def shards_of(*given):
+    shards, left_out = whole(*given)
+    return [Killer(), *shards], left_out
+learn.shards_of = shards_of
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
-def test_ray_gives_the_same_bits(monkeypatch):
+def test_ray_gives_the_same_bits_and_a_shard_that_kills_its_worker_is_named(monkeypatch):
     """Ray Data with two actors. tests/distributed kills the driver, which does not depend on where the workers are."""
     pytest.importorskip("ray.data", reason="needs Ray Data: pip install 'amgc[ray]'")
     folder("photos", "cat", "dog")
     monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     flags = ["photos", *QUICK, "--shard-files", "7", "--quiet"]
-    command = [sys.executable, "-m", "amgc", "learn", "model", *flags, "--on", "ray", "--jobs", "2"]
+    Path("killer.py").write_text(WITH_A_KILLER)
+    command = [sys.executable, "killer.py", "learn", "model", *flags, "--on", "ray", "--jobs", "2", "--skip-shards"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
+    assert "left out: the killer: its worker was killed 3 times" in done.stderr
     assert main(["learn", "other", *flags, "--jobs", "1"]) == 0
     assert Model.open("model").classes == {"cat": 12, "dog": 12}
     assert bits("model") == bits("other")
