@@ -48,6 +48,12 @@ class Position:
     stage: int = 0
     earlier: int = 0
 
+    def done(self, task: int) -> tuple[int, int]:
+        """Return how many steps of the first and of the second stage of a task are done."""
+        if task != self.task:
+            return 0, 0
+        return (self.earlier, self.step) if self.stage else (self.step, 0)
+
 
 class Checkpoints:
     """Saves and restores a session."""
