@@ -70,21 +70,18 @@ class Scatter:
         return {"_upper": self.upper, "_rows": None, "_waiting": 0, "freedom": self.freedom}
 
 
-def group_means(features: Tensor, groups: Sequence[Tensor]) -> Tensor:
-    """Return the mean of each group of rows, (K, d) in float64. Only `ROWS` rows are copied at a time."""
+def group_moments(features: Tensor, groups: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the mean (K, d) and the trace of the covariance (K,) of each group of rows, in float64.
+
+    Only `ROWS` rows are copied at a time.
+    """
     means = torch.zeros(len(groups), features.shape[1], dtype=torch.float64, device=features.device)
-    for mean, group in zip(means, groups, strict=True):
-        for rows in torch.split(group, ROWS):
-            mean += features[rows].sum(0, dtype=torch.float64)
-        mean /= len(group)
-    return means
-
-
-def group_traces(features: Tensor, groups: Sequence[Tensor], means: Tensor) -> Tensor:
-    """Return the trace of the covariance of each group of rows, (K,) in float64."""
     traces = torch.zeros(len(groups), dtype=torch.float64, device=features.device)
     for k, (mean, group) in enumerate(zip(means, groups, strict=True)):
         for rows in torch.split(group, ROWS):
+            mean += features[rows].sum(0, dtype=torch.float64)
+        mean /= len(group)
+        for rows in torch.split(group, ROWS):
             traces[k] += (features[rows] - mean).square().sum(dtype=torch.float64)
         traces[k] /= max(len(group) - 1, 1)
-    return traces
+    return means, traces
