@@ -66,8 +66,8 @@ def predict(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is imported
 
     from amgc.model import ImageError
+    from amgc.model.answers import predict_few
     from amgc.model.folder import Folder
-    from amgc.model.quick import predict_few
 
     kind = kind_of(images)
     chosen = columns(kind, split, image_column, None, "test")

@@ -25,8 +25,8 @@ from amgc.distributed.worker import CHUNK, Job, Part, first_images, read_part
 from amgc.features.extractor import Extractor
 from amgc.model import Learned, Model, ModelError
 from amgc.model.changes import Lesson, check_can_learn, learn
-from amgc.model.extractors import FIT_IMAGES, PIXELS
-from amgc.model.inputs import ImageError
+from amgc.model.extractors import FIT_IMAGES
+from amgc.model.inputs import PIXELS, ImageError
 from amgc.model.state import State, fitted
 
 # An executor yields, in any order, pairs of a shard's number and its part, or an error message if there is none.
