@@ -129,7 +129,7 @@ def merge_shards(
         return merged.done + sum(number >= merged.done for number in ready)
 
     def advance() -> None:
-        """Merge what is next."""
+        """Merge the finished parts that are next in the order of the shards."""
         while merged.done in ready or merged.done in failed:
             number = merged.done
             if number in failed:

@@ -146,7 +146,7 @@ class FeatureSource:
         return kept
 
     def _cached(self, images: Images) -> Tensor:
-        """Return the same from a file per class, which runs with other tasks or another order of classes find as well."""
+        """Return the same from a cache file per class, which runs with other tasks or another order of classes can use too."""
         assert self.cache is not None
         kept = torch.empty(len(images), self.method.network.dim)
         for label in sorted(set(images.labels.tolist())):
@@ -160,7 +160,7 @@ class FeatureSource:
         return self.augment.plain(batch)
 
     def _may_stop(self) -> None:
-        """Between batches the run can be stopped."""
+        """Raise Stopped if the user has asked to stop the run. Called between batches."""
         if self.session.watch.stop and self.processes.count == 1:  # several processes cannot agree here
             raise Stopped
 

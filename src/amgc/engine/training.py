@@ -144,7 +144,7 @@ class Trainer:
         return terms
 
     def place(self, purpose: str, number: int) -> tuple[int | str, ...]:
-        """Return the place of random numbers in an epoch or step of this stage."""
+        """Return the arguments of `generator` for an epoch or a step of this stage."""
         return self.session.config.seed, f"second {purpose}" if self.stage else purpose, self.task.index, number
 
     def batches(self, epoch: int, done: int) -> Iterator[Batch]:

@@ -24,6 +24,7 @@ import amgc
 from amgc import files
 from amgc.locking import LOCK, FolderBusyError, locked
 from amgc.model.manifest import MANIFEST, OURS, Entry, Manifest
+from amgc.text import byte_size
 
 TRIES = 20  # attempts to read a folder that other processes keep changing
 PATIENCE = 10.0  # seconds that a writer waits for the lock
@@ -231,7 +232,7 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> None:
                     while part := file.read(1 << 20):  # not all at once: a small zip file may unpack to gigabytes
                         left -= len(part)
                         if left < 0:
-                            raise files.FileFormatError(f"the files in the zip file are larger than {most_bytes / 1e6:.0f} MB.")
+                            raise files.FileFormatError(f"the files in the zip file are larger than {byte_size(most_bytes)}.")
                         written.write(part)
     except files.FileFormatError:
         raise

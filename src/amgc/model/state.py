@@ -266,7 +266,7 @@ def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
 
 
 def _packed(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return header and tensors of the classifier. For images whose features need no torch, with what is typical of classes."""
+    """Return header and tensors of the classifier, and what is typical of the classes if no torch is needed for predictions."""
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     extractor, typical = state.extractor, None

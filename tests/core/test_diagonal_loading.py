@@ -8,7 +8,7 @@ import torch
 from reference import assert_close
 
 from amgc.core import loading
-from amgc.core.loading import chosen_loadings
+from amgc.core.diagonal_loading import chosen_loadings
 from amgc.core.shrinkage import MOST_LOADING, separating_level, separating_ridge
 from amgc.core.solver import solve_head
 from amgc.core.statistics import ClassStatistics
