@@ -23,12 +23,12 @@ from amgc.cli.inputs import (
     shards_of,
     vectors_by_class,
 )
-from amgc.cli.output import shortened, show
+from amgc.cli.output import show
 from amgc.cli.own_images import ModelFolder
 from amgc.cli.tyro_flags import several
 from amgc.cli.workers import On, Workers, has_finished, is_unfinished, learn_shards
 from amgc.data.shards import Shard
-from amgc.text import duration, plural
+from amgc.text import duration, plural, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +85,7 @@ def learn(
     ] = None,
     covariance: Annotated[
         Form | None,
-        arg(help="for a new model: form of the covariances; shared is the smallest for many classes (default: by features)"),
+        arg(help="for a new model: form of the covariances; shared is the smallest for many classes (default: depends on the features)"),
     ] = None,
     jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with this number of processes")] = None,
     on: Annotated[On, arg(help="learn in shards, with processes on this machine or with Ray Data")] = "here",

@@ -8,6 +8,7 @@ the run makes them. Neither the session nor its folder changes.
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -134,7 +135,7 @@ def measure(session: Session) -> list[Trial]:
         network.register_forward_hook(lambda module, inputs, out: counted.update({out.requires_grad: len(out)}))
         trial.method = type(session.method)(hyper, network, session.processes.device)
         trial.features = few = FewImages(trial, session.processes.count)
-        images = few.sample(range(len(session.stream.class_names)))
+        images = few.sample(range(len(session.stream.class_names)), FORWARD)
         if network.needs_fit:
             network.fit(images, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
         forward = min(seconds_of(lambda: list(few.extract(images))) for _ in range(STEPS)) / FORWARD / few.parts
@@ -159,7 +160,7 @@ def measure_task(trial: Session, few: FewImages, forward: float, index: int, cou
     if isinstance(method, CollectsFromImages) and timed == whole:
         collecting = seconds_of(lambda: method.collect(task, shown, random(0))) / (shown.picked or COLLECTED) / few.parts
     few.count = max(FORWARD, 2 * len(task.new))
-    images = few.sample(task.new)
+    images = few.sample(task.new, few.count)
     found = torch.cat([rows for rows, _ in few.extract(images, trial.network)])[:, :timed]
     labels, copies = images.labels.to(found.device), -(-ROWS // len(images))
 
@@ -218,13 +219,7 @@ class FewImages(FeatureSource):
     def __init__(self, session: Session, parts: int) -> None:
         super().__init__(session)
         self.cache, self.count, self.parts = None, FORWARD, parts
-        self.sampled: dict[tuple[range, int], Images] = {}
-
-    def sample(self, classes: range) -> Images:
-        key = classes, self.count
-        if key not in self.sampled:
-            self.sampled[key] = self.stream.sample(*key)
-        return self.sampled[key]
+        self.sample = functools.cache(self.stream.sample)
 
     def training_images(self, task: Task) -> Images:
-        return self.sample(task.seen if self.method.sees_old_data else task.new)
+        return self.sample(task.seen if self.method.sees_old_data else task.new, self.count)
