@@ -85,7 +85,7 @@ def learn(
     ] = None,
     covariance: Annotated[
         Form | None,
-        arg(help="for a new model: form of the covariances; shared is the smallest for many classes (default: the features decide)"),
+        arg(help="for a new model: form of the covariances; shared is the smallest for many classes (default: by features)"),
     ] = None,
     jobs: Annotated[int | None, arg(metavar="INT", help="learn in shards, with this number of processes")] = None,
     on: Annotated[On, arg(help="learn in shards, with processes on this machine or with Ray Data")] = "here",

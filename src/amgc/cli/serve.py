@@ -26,7 +26,7 @@ def serve(
         str | None,
         arg(
             metavar="NAME|FILE",
-            help="for a new model: lite0, patches, resnet18, timm:NAME, vectors, or a file (default: the first images decide)",
+            help="for a new model: lite0, patches, resnet18, timm:NAME, vectors, or a file (default: by the first images)",
         ),
     ] = None,
     max_upload: Annotated[int, arg(metavar="MB", help="maximum size of a request")] = 64,

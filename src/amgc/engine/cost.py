@@ -56,6 +56,7 @@ class Cost:
 class Part:
     """A kind of step: its seconds, how many of it are left, and how many images go through networks in all of them."""
 
+    what: str
     step: float
     count: float
     trained: float = 0
@@ -64,14 +65,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a task's training, as it was timed. The passes are those of each image."""
+    """A stage of a task's training, as it was timed."""
 
     phase: Phase
     step: float = 0.0  # seconds of an optimiser step
-    trained: float = 0.0  # passes with gradients in an epoch
-    passed: float = 0.0  # passes without gradients in an epoch
-    once: float = 0.0  # passes before the first step
-    repeats: float = 1.0  # how often an epoch uses it
+    trained: float = 0.0  # passes with gradients for each image of a batch
+    passed: float = 0.0  # passes without gradients for each image of a batch
+    once: float = 0.0  # passes for each image of the task, before the first step
+    repeats: float = 1.0  # how often an epoch uses each image
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,14 @@ def parts(session: Session, index: int, trial: Trial) -> Iterator[Part]:
     for stage, done in zip(trial.stages, session.position.done(index), strict=False):
         if not reused:
             steps, used = steps_left(stage.phase, round(images * stage.repeats), done)
-            yield Part(stage.step, steps, round(used * stage.trained), round(used * stage.passed))
+            yield Part("optimiser step", stage.step, steps, round(used * stage.trained), round(used * stage.passed))
             plain += round(images * stage.once)
-    yield Part(trial.forward, plain, passed=plain)
+    yield Part("image through the network", trial.forward, plain, passed=plain)
     shown = trial.collected
     given = min(images, PICKED) if shown.picked else images
-    yield Part(trial.collect, given, images * shown.passes[True], images * shown.passes[False])
-    yield Part(trial.row, images)
-    yield Part(trial.solve, 1)
+    yield Part("image of Method.collect", trial.collect, given, images * shown.passes[True], images * shown.passes[False])
+    yield Part("row of Method.end", trial.row, images)
+    yield Part("rest of Method.end", trial.solve, 1)
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
