@@ -67,13 +67,12 @@ def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
     from amgc.distributed.learn import driver_memory, worker_memory
     from amgc.distributed.worker import first_images
     from amgc.features.extractor import Extractor
-    from amgc.model.extractors import encode_batches
 
     if isinstance(state.extractor, Extractor):
         given = first_images(shards, TIMED)
-        list(encode_batches(state.extractor, state.reader, given[:2]))  # the first batch is slower
+        list(state.encoded(given[:2]))  # the first batch is slower
         start = time.perf_counter()
-        list(encode_batches(state.extractor, state.reader, given))
+        list(state.encoded(given))
         rate = len(given) / max(time.perf_counter() - start, 1e-9)
         images = sum(shard.size for shard in shards)
         if shards[0].unit == "bytes":

@@ -44,22 +44,16 @@ class Scatter:
         self._rows = None
         return self._upper
 
-    def add(self, rows: Tensor, centre: Tensor | None = None) -> None:
-        """Add x xᵀ of rows (n, d), minus `centre` (d,) in float64 if it is given."""
-        for piece in torch.split(rows, ROWS):
-            if self._rows is None:
-                self._rows = self._upper.new_empty(ROWS, len(self._upper))
-            if self._waiting + len(piece) > len(self._rows):
-                self._flush()
-            room = self._rows[self._waiting : self._waiting + len(piece)]
-            room.copy_(piece if centre is None else piece - centre)
-            self._waiting += len(piece)
-
-    def add_groups(self, features: Tensor, groups: Sequence[Tensor], centres: Tensor) -> None:
-        """Add the rows of each group, minus its centre."""
+    def add(self, features: Tensor, groups: Sequence[Tensor], centres: Tensor) -> None:
+        """Add x xᵀ of the rows of each group of features (n, d), minus the group's centre, of centres (K, d) in float64."""
         for centre, group in zip(centres, groups, strict=True):
             for rows in torch.split(group, ROWS):
-                self.add(features[rows], centre)
+                if self._rows is None:
+                    self._rows = self._upper.new_empty(ROWS, len(self._upper))
+                if self._waiting + len(rows) > len(self._rows):
+                    self._flush()
+                self._rows[self._waiting : self._waiting + len(rows)].copy_(features[rows] - centre)
+                self._waiting += len(rows)
 
     def _flush(self) -> None:
         if self._rows is not None and self._waiting:

@@ -211,7 +211,7 @@ class ClassStatistics:
                 self._spread.check([(features[group] - centre).to(self.dtype).square().sum(0)])
         sizes = [{"size": size} for size in traces.to(self.dtype)]
         self._absorb(names, torch.tensor([len(group) for group in groups]), mean, sizes)
-        self._scatter.add_groups(features, groups, centres)
+        self._scatter.add(features, groups, centres)
         self._scatter.freedom += len(features) - len(names) + len(known)
         return self
 
@@ -265,7 +265,7 @@ class ClassStatistics:
         steps = ((mean[theirs] - self.mean[mine]) * reach[:, None]).to(self.dtype)
         self._spread.check([steps.square().sum(0)])
         self._absorb(names, count, mean, spreads)
-        self._scatter.add(steps)
+        self._scatter.add(steps, [torch.arange(len(steps))], steps.new_zeros(1, self.dim))
         self._scatter.freedom += len(both)
 
     def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spreads: Sequence[dict[str, Tensor]]) -> None:

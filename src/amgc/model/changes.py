@@ -15,7 +15,6 @@ import torch
 
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.repeated import LearnedBefore
-from amgc.model.extractors import encode_batches
 from amgc.model.folder import ModelError
 from amgc.model.inputs import ImageError, Input, Vectors
 from amgc.model.manifest import FUNCTION, VECTORS
@@ -86,8 +85,7 @@ class Lesson:
         earlier : by class, the test whether an image was learned before.
         """
         done = 0
-        assert state.extractor is not None
-        for rows, features, errors in encode_batches(state.extractor, state.reader, given):
+        for rows, features, errors in state.encoded(given):
             if errors and on_corrupt == "error":
                 raise errors[0][1]
             self.skipped += [error for _, error in errors]

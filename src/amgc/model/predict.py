@@ -13,7 +13,6 @@ from torch import Tensor
 from amgc.features.extractor import Extractor
 from amgc.model.answers import Prediction, check_request, predictions
 from amgc.model.changes import ProgressCallback
-from amgc.model.extractors import encode_batches
 from amgc.model.folder import ModelError
 from amgc.model.inputs import Given, ImageError, Input
 from amgc.model.manifest import normal
@@ -33,8 +32,7 @@ def check_can_predict(state: State, top: int, reject: float | None) -> None:
 
 def predict(state: State, images: Sequence[Input], top: int, reject: float | None) -> Iterator[Prediction | ImageError]:
     """Yield a prediction for each image in order, or its error. Only one batch is in memory at a time."""
-    assert state.extractor is not None
-    for rows, features, errors in encode_batches(state.extractor, state.reader, images):
+    for rows, features, errors in state.encoded(images):
         found: dict[int, Prediction | ImageError] = dict(errors)
         if rows:
             found |= zip(rows, classify(state, features, [images[row].name for row in rows], top, reject), strict=True)

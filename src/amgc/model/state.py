@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from amgc.features.weights import load_extractor, save_extractor
 from amgc.model import extractors
 from amgc.model.folder import Folder, ModelBusyError
 from amgc.model.info import Contents
-from amgc.model.inputs import Frame, Function, Input, Vectors
+from amgc.model.inputs import Frame, Function, ImageError, Input, Vectors
 from amgc.model.manifest import CLASSES, FUNCTION, MANIFEST, VECTORS, Manifest
 
 FULL, LOWRANK = 768, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
@@ -105,11 +105,6 @@ class State:
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
     @property
-    def reader(self) -> Frame | Vectors:
-        """What reads the inputs of the model."""
-        return self.extractor if isinstance(self.extractor, Vectors) else self.frame
-
-    @property
     def checksum(self) -> str:
         """The checksum of the extractor's file; "" while there is none."""
         entry = self.manifest.files.get("extractor")
@@ -126,6 +121,12 @@ class State:
         fixed, fragments = isinstance(self.classifier, FixedHead), getattr(getattr(extractor, "options", None), "draw", "")
         name = extractor.name if isinstance(extractor, Extractor) else ""
         return Contents(form, margins, fixed, name, fragments == "patches", {str(label): loss for label, loss in spent.items()})
+
+    def encoded(self, images: Sequence[Input]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
+        """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
+        assert self.extractor is not None
+        reader = self.extractor if isinstance(self.extractor, Vectors) else self.frame
+        return extractors.encode_batches(self.extractor, reader, images)
 
     @property
     def class_counts(self) -> dict[str, int]:
