@@ -139,8 +139,13 @@ class State:
         return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
     @classmethod
-    def read(cls, folder: Folder, previous: State | None = None, function: Function | None = None) -> State:
-        """Read a folder. The extractor of `previous` is reused if it has not changed, and its function."""
+    def read(
+        cls, folder: Folder, previous: State | None = None, function: Function | None = None, *, classes: bool = True
+    ) -> State:
+        """Read a folder. The extractor of `previous` is reused if it has not changed, and its function.
+
+        classes : False leaves out the classifier, which may take gigabytes.
+        """
         function = function or (previous.function if previous else None)
 
         def read(manifest: Manifest) -> State:
@@ -155,7 +160,7 @@ class State:
                     extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
             state = cls(manifest, extractor, function=function)
             _check_parameters(folder.path / MANIFEST, manifest)
-            return _read_classes(state, folder.checked(entries["classes"])) if "classes" in entries else state
+            return _read_classes(state, folder.checked(entries["classes"])) if classes and "classes" in entries else state
 
         return folder.read(read)
 
