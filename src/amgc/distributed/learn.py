@@ -25,8 +25,8 @@ from amgc.distributed.worker import CHUNK, VECTORS_BYTES, Job, Part, first_image
 from amgc.features.extractor import Extractor
 from amgc.model import Learned, Model, ModelError
 from amgc.model.changes import Lesson, check_can_learn, learn
-from amgc.model.extractors import FIT_IMAGES, PIXELS
-from amgc.model.inputs import ImageError
+from amgc.model.extractors import FIT_IMAGES
+from amgc.model.inputs import PIXELS, ImageError
 from amgc.model.state import State, fitted
 
 # An executor yields, in any order, pairs of a shard's number and its part, or an error message if there is none.
@@ -130,7 +130,7 @@ def merge_shards(
         return merged.done + sum(number >= merged.done for number in ready)
 
     def advance() -> None:
-        """Merge what is next."""
+        """Merge the finished parts that are next in the order of the shards."""
         while merged.done in ready or merged.done in failed:
             number = merged.done
             if number not in failed:

@@ -125,9 +125,8 @@ class State:
     def encoded(self, images: Sequence[Input]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
         """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
         assert self.extractor is not None
-        if isinstance(self.extractor, Vectors):
-            return self.extractor.encode_batches(images)
-        return extractors.encode_batches(self.extractor, self.frame, images)
+        reader = self.extractor if isinstance(self.extractor, Vectors) else self.frame
+        return extractors.encode_batches(self.extractor, reader, images)
 
     @property
     def class_counts(self) -> dict[str, int]:
@@ -273,7 +272,7 @@ def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
 
 
 def _packed(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return header and tensors of the classifier. For images whose features need no torch, with what is typical of classes."""
+    """Return header and tensors of the classifier, and what is typical of the classes if no torch is needed for predictions."""
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     extractor, typical = state.extractor, None
