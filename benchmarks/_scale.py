@@ -14,7 +14,7 @@ DIMS = (512, 1280)
 SHARD = 10_000  # images of a shard in the estimates
 IMAGENETS = {"ImageNet-1k": (1_281_167, 1_000), "ImageNet-21k": (14_197_122, 21_841)}  # images, classes
 MACHINES = (1, 10, 100)
-FITTED = 3  # the largest numbers of classes that an exponent is fitted to
+FITTED = 3  # the largest numbers of classes that an exponent is fitted to, if there are so many
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Point:
     form: str
     dim: int
     classes: int
+    iterations: int  # of the solve; the closed form has none
     fields: tuple[str, ...]  # update, solve, merge, peak, disk, and where it was measured
 
     def seconds(self, name: str) -> float:
@@ -39,30 +40,35 @@ def points(form: str, dim: int) -> list[Point]:
     results = kept("scale_classes")
     found = []
     for count in re.findall(rf"^  {form} d={dim} K=(\d+)  ", results.text, flags=re.M):
-        update, solve, _, merge, *rest = results.fields(f"{form} d={dim} K={count}")
+        update, solve, iterations, merge, *rest = results.fields(f"{form} d={dim} K={count}")
         named = [re.sub(r"^(update|solve|merge|peak|disk) ", "", part) for part in (update, solve, merge, *rest)]
         named[2] = named[2].removesuffix("/class")
-        found.append(Point(form, dim, int(count), (*named[:-1], named[-1].strip("()"))))
+        found.append(Point(form, dim, int(count), int(iterations.split()[0]), (*named[:-1], named[-1].strip("()"))))
     return sorted(found, key=lambda point: point.classes)
 
 
 def exponent(given: list[Point], name: str) -> float | None:
-    """Return e of the time ~ K^e that fits the largest K best; None with fewer than three points."""
+    """Return e of the time ~ K^e that fits the largest K best; None with fewer than two points."""
     last = given[-FITTED:]
-    if len(last) < FITTED:
+    if len(last) < 2:
         return None
     x, y = ([math.log(value) for value in values] for values in zip(*((p.classes, p.seconds(name)) for p in last), strict=True))
     return float(np.polyfit(x, y, 1)[0])
 
 
-def exponents() -> list[tuple[str, int, float, float]]:
-    """Return form, dimensions, and the exponents of update and solve, for all that have enough points."""
+def exponents() -> list[tuple[str, int, str, list[int], float, float]]:
+    """Return form, dimensions, algorithm of the solve, the numbers of classes, and the exponents of update and solve.
+
+    The iteration and the closed form are different algorithms, so each has its own.
+    """
     found = []
     for form in FORMS:
         for dim in DIMS:
-            update, solve = (exponent(points(form, dim), name) for name in ("update", "solve"))
-            if update is not None and solve is not None:
-                found.append((form, dim, update, solve))
+            for kind in ("iteration", "closed form"):
+                given = [point for point in points(form, dim) if (point.iterations > 0) == (kind == "iteration")][-FITTED:]
+                update, solve = exponent(given, "update"), exponent(given, "solve")
+                if update is not None and solve is not None:
+                    found.append((form, dim, kind, [point.classes for point in given], update, solve))
     return found
 
 

@@ -125,7 +125,10 @@ def test_imagenets_time_follows_from_the_measured_points(modules, monkeypatch, t
     points = scale.points("shared", 1280)
     assert [point.classes for point in points] == [1000, 3000, 10000] and not scale.points("shared", 128)
     assert points[0].fields == ("1 s", "3 s", "0.2 ms", "2.0 GB", "9.0 MB", "abc, 1 thread, load 2.0")
-    assert scale.exponent(points, "solve") == pytest.approx(1, abs=0.01) and scale.exponent(points[:2], "solve") is None
+    assert scale.exponent(points, "solve") == pytest.approx(1, abs=0.01) and scale.exponent(points[:1], "solve") is None
+    assert [(form, kind, counts) for form, _, kind, counts, *_ in scale.exponents()] == [
+        ("shared", "closed form", [1000, 3000, 10000])
+    ]
     small, large = scale.estimates()
     assert (small.encode, small.solve, small.present) == (pytest.approx(12811.67), 3, 1000)
     assert small.merge == pytest.approx(128.1167 * 1000 * 0.0002)
