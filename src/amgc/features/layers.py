@@ -1,0 +1,208 @@
+"""Features of a small network that learns task 1 before anything else: averages of all its layers, joined to patches.
+
+The last layer of a network that knows ten classes tells these ten apart, and little else. Its other layers are parts and
+textures, and tell classes apart that it has never seen. So the features are averages of every layer over the cells of a grid,
+raised to a power and standardised, as those of patches are. Rotations by quarter turns are classes of their own in training
+(Gidaris et al., 2018; Lee et al., 2020: self-supervised label augmentation), because features that tell them apart are more
+general. After `fit` nothing is trained any more, and a linear classifier on these features has a closed form.
+
+**Privacy.** The weights are those of a network that was trained on the images of task 1, and the patches are what
+`amgc.features.patches` says.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy, max_pool2d, pad, relu
+
+from amgc.features.builtin import LayersOptions
+from amgc.features.extractor import Extractor, ImageSource, Preprocess, initialise
+from amgc.features.patches import BATCH, MEASURED, PRIOR, Patches
+from amgc.features.registry import ImageShape
+
+GRID = 2  # cells a side over which a layer is averaged
+POWER = 0.7  # of the averages, as for patches
+TRAINED = 128  # images per step
+RATE, MOMENTUM, DECAY, WARM_UP = (
+    0.2,
+    0.9,
+    5e-4,
+    0.2,
+)  # SGD with Nesterov momentum; the rate rises in a fifth of the steps, then falls to 0
+SMOOTHING = 0.1  # of the labels
+JITTER = 0.2  # the contrast of each channel changes by up to this share, the brightness by half of it
+TURNS = 4  # a network learns images that are turned by 0, 90, 180 and 270 degrees as different classes
+
+
+class Block(nn.Module):
+    """Halves the image: a convolution and the maximum of 2 × 2 pixels, then a convolution with a shortcut."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.widen = nn.Conv2d(before, after, 3, padding=1, bias=False)
+        self.widened = nn.BatchNorm2d(after)
+        self.mix = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.mixed = nn.BatchNorm2d(after)
+
+    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both layers; the second is the input of the next block."""
+        halved = min(2, *maps.shape[2:])
+        first = relu(self.widened(max_pool2d(self.widen(maps), halved)))
+        return first, relu(self.mixed(self.mix(first)) + first)
+
+
+class SmallNetwork(nn.Module):
+    """A convolution, blocks, and while it is trained a linear classifier of the last layer's mean."""
+
+    def __init__(self, channels: int, widths: tuple[int, ...], stride: int) -> None:
+        super().__init__()
+        self.input = nn.BatchNorm2d(channels, affine=False)  # pixels from 0 to 255 to mean 0 and variance 1
+        self.stem = nn.Conv2d(channels, widths[0] // 2, 3, stride=stride, padding=1, bias=False)
+        self.stemmed = nn.BatchNorm2d(widths[0] // 2)
+        self.blocks = nn.ModuleList(Block(*pair) for pair in zip((widths[0] // 2, *widths), widths, strict=False))
+        for part in (self.stem, self.blocks):
+            initialise(part)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Return the maps of all layers, two for each block."""
+        maps, layers = relu(self.stemmed(self.stem(self.input(images)))), []
+        for block in self.blocks:
+            first, maps = block(maps)
+            layers += [first, maps]
+        return layers
+
+
+class Layers(Extractor):
+    """Averages of all layers of a small network, joined to `patches`. Call `fit` with the images of task 1 before the first image.
+
+    There are no parameters: the trained weights are buffers, so nothing trains them further.
+    """
+
+    fit_images = 2 * MEASURED
+    fitted: Tensor
+    centre: Tensor
+    deviation: Tensor
+
+    def __init__(self, image_shape: ImageShape, options: LayersOptions) -> None:
+        super().__init__()
+        self.patches = Patches(image_shape, options.patches())
+        self.size, self.mean, self.std = self.patches.size, self.patches.mean, self.patches.std
+        self.widths, self.fit_steps = options.widths, options.steps
+        self.learned = _without_parameters(self._small(image_shape[0]))
+        with torch.no_grad():
+            layers = self.learned(torch.zeros(1, image_shape[0], *self.size))
+        count = sum(_averages(maps).shape[1] for maps in layers)
+        self.dim = count + self.patches.dim
+        self.register_buffer("centre", torch.zeros(count))
+        self.register_buffer("deviation", torch.ones(count))
+        self.register_buffer("fitted", torch.tensor(False))
+
+    @property
+    def needs_fit(self) -> bool:
+        return not bool(self.fitted)
+
+    def train(self, mode: bool = True) -> Layers:
+        """Stay in evaluation mode: moments of batch norm are those of task 1."""
+        return super().train(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255: layers, then patches."""
+        if self.needs_fit:
+            raise RuntimeError("layers are not fitted yet: call fit with the images of task 1, or load a file.")
+        layers = (self._encode(images) - self.centre) / self.deviation
+        return torch.cat([layers, self.patches(images)], 1)
+
+    def fit(self, images: ImageSource, *, preprocess: Preprocess = Tensor.float, generator: Generator) -> None:
+        """Fit the patches, train the network on `images` and their labels, and measure the moments of its layers."""
+        self.patches.fit(images, preprocess=preprocess, generator=generator)
+        trained = self._trained(images, preprocess, generator)
+        self.learned.load_state_dict(trained.state_dict())
+        rows = torch.randperm(len(images.labels), generator=generator)[:MEASURED].sort().values
+        parts = [self._encode(preprocess(images.take(part).to(self.device))).double() for part in torch.split(rows, BATCH)]
+        features = torch.cat(parts)
+        if len(features) > 1:  # the mean of a single image would be that image's features
+            variance = features.var(0, correction=0)
+            variance = (len(features) * variance + PRIOR * variance.mean()) / (len(features) + PRIOR)
+            self.centre.copy_(features.mean(0))
+            self.deviation.copy_(variance.sqrt() if bool(variance.all()) else torch.ones_like(variance))
+        self.fitted.fill_(True)
+
+    def _small(self, channels: int) -> SmallNetwork:
+        return SmallNetwork(channels, self.widths, stride=2 if min(self.size) > 48 else 1)
+
+    def _trained(self, images: ImageSource, preprocess: Preprocess, generator: Generator) -> SmallNetwork:
+        """Return a network that was trained to tell the classes of `images`, and their rotations, apart."""
+        count, channels = len(images.labels), images.take(torch.zeros(1, dtype=torch.int64)).shape[1]
+        classes, labels = images.labels.unique(return_inverse=True)
+        turns = TURNS if self.size[0] == self.size[1] else 1
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+            network = self._small(channels).to(self.device, memory_format=torch.channels_last)
+            classifier = nn.Linear(self.widths[-1], turns * len(classes)).to(self.device)
+        learned = [*network.parameters(), *classifier.parameters()]
+        optimiser = torch.optim.SGD(learned, lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
+        order = torch.empty(0, dtype=torch.int64)
+        for step in range(self.fit_steps):
+            while len(order) < min(TRAINED, count):
+                order = torch.cat([order, torch.randperm(count, generator=generator)])
+            rows, order = order[:TRAINED], order[TRAINED:]
+            turn = torch.randint(turns, (len(rows),), generator=generator)
+            seen = self._augmented(preprocess(images.take(rows).to(self.device)), turn, generator)
+            share = (step + 1) / self.fit_steps
+            optimiser.param_groups[0]["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP) + 1e-3)
+            scores = classifier(network(seen)[-1].mean((2, 3)))
+            targets = (turns * labels[rows] + turn).to(self.device)
+            loss = cross_entropy(scores, targets, label_smoothing=SMOOTHING)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            self.report(step + 1, self.fit_steps, float(loss.detach()))
+        return network.eval()
+
+    def _augmented(self, images: Tensor, turn: Tensor, generator: Generator) -> Tensor:
+        """Shift, mirror (in colour), change contrast and brightness, and turn."""
+        images = self._reduced(images)
+        count, channels, height, width = images.shape
+        margin = max(1, min(height, width) // 8)
+        top, left = torch.randint(2 * margin + 1, (2, count), generator=generator)
+        rows, columns = top[:, None] + torch.arange(height), left[:, None] + torch.arange(width)
+        if self.patches.settled.mirror:
+            mirrored = torch.rand(count, generator=generator) < 0.5
+            columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+        contrast = 1 + JITTER * (2 * torch.rand(count, channels, 1, 1, generator=generator) - 1)
+        brightness = 255 * JITTER / 2 * (2 * torch.rand(count, 1, 1, 1, generator=generator) - 1)
+        padded = pad(images, (margin, margin, margin, margin), mode="reflect").permute(0, 2, 3, 1)
+        each = torch.arange(count)[:, None, None]
+        images = padded[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)  # channels_last
+        images = (images - 127.5) * contrast.to(images) + 127.5 + brightness.to(images)
+        for quarter in range(1, TURNS):
+            turned = (turn == quarter).nonzero().squeeze(1).to(images.device)
+            images[turned] = images[turned].rot90(quarter, (2, 3))
+        return images
+
+    @torch.no_grad()
+    def _encode(self, images: Tensor) -> Tensor:
+        """Return powers of the averages of all layers."""
+        images = self._reduced(images).contiguous(memory_format=torch.channels_last)
+        views = (images, images.flip(3)) if self.patches.settled.mirror else (images,)
+        with torch.autocast(images.device.type, enabled=False):
+            averages = [torch.cat([_averages(maps) for maps in self.learned(view)], 1) for view in views]
+        return torch.stack(averages).mean(0).pow(POWER)
+
+    def _reduced(self, images: Tensor) -> Tensor:
+        return self.patches._reduced(images)
+
+
+def _averages(maps: Tensor) -> Tensor:
+    """Return the averages of each map over the cells of a grid."""
+    return adaptive_avg_pool2d(maps, (min(GRID, maps.shape[2]), min(GRID, maps.shape[3]))).flatten(1)
+
+
+def _without_parameters(module: nn.Module) -> nn.Module:
+    """Turn all parameters into buffers."""
+    for layer in module.modules():
+        for name, parameter in list(layer.named_parameters(recurse=False)):
+            delattr(layer, name)
+            layer.register_buffer(name, parameter.detach())
+    return module.eval()
