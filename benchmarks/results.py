@@ -1,6 +1,6 @@
 """Fill the pages that quote measured figures, from benchmarks/pages/*.md and the kept output in benchmarks/results/*.txt.
 
-    python benchmarks/results.py          # writes docs/results.md, fast.md and scale.md, plots (SVG) and README.md's table
+    python benchmarks/results.py          # writes docs/{results,bench,fast,scale}.md, plots (SVG) and README.md's table
     python benchmarks/results.py --check  # only reports which of them are out of date; exit code 1 if any is
 
 Edit the text in benchmarks/pages/ (Jinja), not in the generated pages. Figures are looked up by the row names that the
@@ -16,10 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _scale
 from _kept import RESULTS, kept
 from _photo_plot import photos_plot
 from _privacy_plot import privacy_plot
 from ablation import DOUBTFUL, cells
+from bench import METHODS as BENCH
 from competitors import FROZEN, TRAINED
 from warm import METHODS as WARM
 
@@ -122,6 +124,16 @@ def best_runs(part: str) -> list[dict[str, str]]:
     return results.table(part) if re.search(rf"^{part}$", results.text, flags=re.M) else []
 
 
+def bench(tasks: int) -> list[dict[str, str]]:
+    """Return the rows of bench.txt for this number of tasks, in the order of LA; those that were not run follow."""
+    rows = {row["method"]: row for row in kept("bench").table(f"T = {tasks}")}
+    missing = [name for name in BENCH if name not in rows]
+    if missing:
+        raise LookupError(f"benchmarks/results/bench.txt has no line of {', '.join(missing)} with T = {tasks}.")
+    done = [row for row in rows.values() if row["LA"] != "–"]
+    return sorted(done, key=lambda row: -float(row["LA"].split()[0])) + [row for row in rows.values() if row["LA"] == "–"]
+
+
 def headline() -> list[tuple[str, float, float, str, bool]]:
     """Return the rows of the plot in README.md: name, LA, AIA, cost, and whether it is ours."""
     paper, control = figures(1, "amgc", "cifar100", 10), f"{CONTROL} filters, T = 10"
@@ -202,9 +214,11 @@ def filled(template: str) -> str:
         "beside": beside,
         "fast": fast,
         "best_runs": best_runs,
+        "bench": bench,
         "published": PUBLISHED,
         "preset_filters": preset_filters,
         "warm_methods": WARM,
+        "scale": _scale,
     }
     return environment.get_template(template).render()
 
