@@ -73,7 +73,7 @@ class Extractor(nn.Module):
         A `fit` that trains calls `report` after each step.
         """
 
-    def report(self, step: int, steps: int, loss: float) -> None:
+    def report(self, step: int, steps: int, loss: Tensor) -> None:
         """Called by a `fit` that takes long. Whoever calls `fit` may replace it, to show progress or to stop by raising."""
 
 

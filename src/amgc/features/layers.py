@@ -74,9 +74,10 @@ class SmallNetwork(nn.Module):
 
 
 class Layers(Extractor):
-    """Averages of all layers of a small network, joined to `patches`. Call `fit` with the images of task 1 before the first image.
+    """Averages of all layers of a small network, joined to `patches`.
 
-    There are no parameters: the trained weights are buffers, so nothing trains them further.
+    Call `fit` with the images of task 1 before the first image. There are no parameters: the trained weights are buffers, so
+    nothing trains them further.
     """
 
     fit_images = 2 * MEASURED
@@ -134,17 +135,18 @@ class Layers(Extractor):
     def _trained(self, images: ImageSource, preprocess: Preprocess, generator: Generator) -> SmallNetwork:
         """Return a network that was trained to tell the classes of `images`, and their rotations, apart."""
         count, channels = len(images.labels), images.take(torch.zeros(1, dtype=torch.int64)).shape[1]
-        classes, labels = images.labels.unique(return_inverse=True)
+        classes, labels = torch.unique(images.labels, return_inverse=True)
         turns = TURNS if self.size[0] == self.size[1] else 1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
-            network = self._small(channels).to(self.device, memory_format=torch.channels_last)
+            network = self._small(channels).to(self.device)
             classifier = nn.Linear(self.widths[-1], turns * len(classes)).to(self.device)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # its stub lacks this form
         learned = [*network.parameters(), *classifier.parameters()]
         optimiser = torch.optim.SGD(learned, lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
         order = torch.empty(0, dtype=torch.int64)
         for step in range(self.fit_steps):
-            while len(order) < min(TRAINED, count):
+            while len(order) < TRAINED:
                 order = torch.cat([order, torch.randperm(count, generator=generator)])
             rows, order = order[:TRAINED], order[TRAINED:]
             turn = torch.randint(turns, (len(rows),), generator=generator)
@@ -155,10 +157,11 @@ class Layers(Extractor):
             targets = (turns * labels[rows] + turn).to(self.device)
             loss = cross_entropy(scores, targets, label_smoothing=SMOOTHING)
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            self.report(step + 1, self.fit_steps, float(loss.detach()))
-        return network.eval()
+            self.report(step + 1, self.fit_steps, loss.detach())
+        network.eval()
+        return network
 
     def _augmented(self, images: Tensor, turn: Tensor, generator: Generator) -> Tensor:
         """Shift, mirror (in colour), change contrast and brightness, and turn."""
