@@ -47,8 +47,7 @@ class Block(nn.Module):
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Return both layers; the second is the input of the next block."""
-        halved = min(2, *maps.shape[2:])
-        first = relu(self.widened(max_pool2d(self.widen(maps), halved)))
+        first = relu(self.widened(max_pool2d(self.widen(maps), 2)))
         return first, relu(self.mixed(self.mix(first)) + first)
 
 
@@ -90,6 +89,12 @@ class Layers(Extractor):
         self.patches = Patches(image_shape, options.patches())
         self.size, self.mean, self.std = self.patches.size, self.patches.mean, self.patches.std
         self.widths, self.fit_steps = options.widths, options.steps
+        if min(self.size) < 2 ** len(self.widths):
+            least = 2 ** len(self.widths)
+            raise ValueError(
+                f"layers halves images {len(self.widths)} times and needs at least {least} × {least} pixels, not "
+                f"{self.size[0]} × {self.size[1]}. Specify fewer widths."
+            )
         self.learned = _without_parameters(self._small(image_shape[0]))
         with torch.no_grad():
             layers = self.learned(torch.zeros(1, image_shape[0], *self.size))
@@ -179,7 +184,7 @@ class Layers(Extractor):
         each = torch.arange(count)[:, None, None]
         images = padded[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)  # channels_last
         images = (images - 127.5) * contrast.to(images) + 127.5 + brightness.to(images)
-        for quarter in range(1, TURNS):
+        for quarter in range(1, int(turn.max()) + 1):  # none if images are not square
             turned = (turn == quarter).nonzero().squeeze(1).to(images.device)
             images[turned] = images[turned].rot90(quarter, (2, 3))
         return images
