@@ -33,7 +33,7 @@ def pixels(network: Layers, count: int) -> torch.Tensor:
 
 def reference(network: Layers, image: np.ndarray) -> np.ndarray:
     """Return the features of the network for one image (c, h, w), in float64 and without modules."""
-    state = {name: tensor.double() for name, tensor in network.learned.state_dict().items()}
+    state = {name: tensor.double() for name, tensor in network.averages.network.state_dict().items()}
 
     def norm(maps: torch.Tensor, name: str) -> torch.Tensor:
         mean, variance = (state[f"{name}.running_{of}"][:, None, None] for of in ("mean", "var"))
@@ -64,7 +64,7 @@ def reference(network: Layers, image: np.ndarray) -> np.ndarray:
 
     views = [image, image[:, :, ::-1]] if image.shape[0] == 3 else [image]
     found = np.mean([averages(view) for view in views], 0) ** 0.7
-    return (found - network.centre.double().numpy()) / network.deviation.double().numpy()
+    return (found - network.averages.centre.double().numpy()) / network.averages.deviation.double().numpy()
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,11 @@ def digits_score(**options: Any) -> float:
     data = load("digits")
     first = data.train.subset((data.train.labels < 4).nonzero().squeeze(1))
     network = made(data.train.shape, first, **{"widths": (4, 6)} | options)
-    rows = [network(part.take(torch.arange(len(part))).float())[:, : len(network.centre)] for part in (data.train, data.test)]
-    statistics = ClassStatistics(len(network.centre), "shared").update(rows[0], data.train.labels)
+    rows = [
+        network(part.take(torch.arange(len(part))).float())[:, : len(network.averages.centre)]
+        for part in (data.train, data.test)
+    ]
+    statistics = ClassStatistics(len(network.averages.centre), "shared").update(rows[0], data.train.labels)
     head, order = solve_head(statistics, margin=0.0, ridge="auto"), [statistics.index(label) for label in range(10)]
     scores = rows[1].double() @ head.weight[order].T + head.bias[order]
     return float((scores.argmax(1) == data.test.labels).float().mean())
@@ -125,7 +128,7 @@ def test_a_seed_decides_the_network_and_nothing_else_does() -> None:
     one = made((1, 8, 8), seed=3)
     before = torch.get_rng_state()
     same, other = made((1, 8, 8), seed=3), made((1, 8, 8), seed=4)
-    assert not torch.equal(one.learned.state_dict()["stem.weight"], other.learned.state_dict()["stem.weight"])
+    assert not torch.equal(one.averages.network.state_dict()["stem.weight"], other.averages.network.state_dict()["stem.weight"])
     torch.testing.assert_close(one(pixels(one, 3)), same(pixels(one, 3)), atol=1e-3, rtol=0)
     torch.set_rng_state(before)
     again = build("layers", image_shape=(1, 8, 8), filters=4, widths=(6, 8), steps=1)

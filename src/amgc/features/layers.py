@@ -72,6 +72,35 @@ class SmallNetwork(nn.Module):
         return layers
 
 
+class Averages(nn.Module):
+    """Powers of the averages of all layers over cells, standardised. An image and its mirror image are averaged if `mirror`."""
+
+    centre: Tensor
+    deviation: Tensor
+
+    def __init__(self, network: SmallNetwork, size: tuple[int, int], channels: int, mirror: bool) -> None:
+        super().__init__()
+        self.network, self.mirror = _without_parameters(network), mirror
+        with torch.no_grad():
+            self.dim = self.powers(torch.zeros(1, channels, *size)).shape[1]
+        self.register_buffer("centre", torch.zeros(self.dim))
+        self.register_buffer("deviation", torch.ones(self.dim))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (self.powers(images) - self.centre) / self.deviation
+
+    def powers(self, images: Tensor) -> Tensor:
+        total = self._averages(images)
+        if self.mirror:
+            total = (total + self._averages(images.flip(3))) / 2
+        return total.pow(POWER)
+
+    def _averages(self, images: Tensor) -> Tensor:
+        layers = self.network(images)
+        cells = [(min(GRID, maps.shape[2]), min(GRID, maps.shape[3])) for maps in layers]
+        return torch.cat([adaptive_avg_pool2d(maps, each).flatten(1) for maps, each in zip(layers, cells, strict=True)], 1)
+
+
 class Layers(Extractor):
     """Averages of all layers of a small network, joined to `patches`.
 
@@ -81,8 +110,6 @@ class Layers(Extractor):
 
     fit_images = 2 * MEASURED
     fitted: Tensor
-    centre: Tensor
-    deviation: Tensor
 
     def __init__(self, image_shape: ImageShape, options: LayersOptions) -> None:
         super().__init__()
@@ -95,13 +122,9 @@ class Layers(Extractor):
                 f"layers halves images {len(self.widths)} times and needs at least {least} × {least} pixels, not "
                 f"{self.size[0]} × {self.size[1]}. Specify fewer widths."
             )
-        self.learned = _without_parameters(self._small(image_shape[0]))
-        with torch.no_grad():
-            layers = self.learned(torch.zeros(1, image_shape[0], *self.size))
-        count = sum(_averages(maps).shape[1] for maps in layers)
-        self.dim = count + self.patches.dim
-        self.register_buffer("centre", torch.zeros(count))
-        self.register_buffer("deviation", torch.ones(count))
+        mirror = bool(self.patches.settled.mirror)
+        self.averages = Averages(self._small(image_shape[0]), self.size, image_shape[0], mirror)
+        self.dim = self.averages.dim + self.patches.dim
         self.register_buffer("fitted", torch.tensor(False))
 
     @property
@@ -116,22 +139,24 @@ class Layers(Extractor):
         """Return features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255: layers, then patches."""
         if self.needs_fit:
             raise RuntimeError("layers are not fitted yet: call fit with the images of task 1, or load a file.")
-        layers = (self._encode(images) - self.centre) / self.deviation
-        return torch.cat([layers, self.patches(images)], 1)
+        reduced = self._reduced(images).contiguous(memory_format=torch.channels_last)
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            return torch.cat([self.averages(reduced), self.patches(images)], 1)
 
     def fit(self, images: ImageSource, *, preprocess: Preprocess = Tensor.float, generator: Generator) -> None:
         """Fit the patches, train the network on `images` and their labels, and measure the moments of its layers."""
         self.patches.fit(images, preprocess=preprocess, generator=generator)
         trained = self._trained(images, preprocess, generator)
-        self.learned.load_state_dict(trained.state_dict())
+        self.averages.network.load_state_dict(trained.state_dict())
         rows = torch.randperm(len(images.labels), generator=generator)[:MEASURED].sort().values
-        parts = [self._encode(preprocess(images.take(part).to(self.device))).double() for part in torch.split(rows, BATCH)]
-        features = torch.cat(parts)
+        batches = (self._reduced(preprocess(images.take(part).to(self.device))) for part in torch.split(rows, BATCH))
+        with torch.no_grad():
+            features = torch.cat([self.averages.powers(batch).double() for batch in batches])
         if len(features) > 1:  # the mean of a single image would be that image's features
             variance = features.var(0, correction=0)
             variance = (len(features) * variance + PRIOR * variance.mean()) / (len(features) + PRIOR)
-            self.centre.copy_(features.mean(0))
-            self.deviation.copy_(variance.sqrt() if bool(variance.all()) else torch.ones_like(variance))
+            self.averages.centre.copy_(features.mean(0))
+            self.averages.deviation.copy_(variance.sqrt() if bool(variance.all()) else torch.ones_like(variance))
         self.fitted.fill_(True)
 
     def _small(self, channels: int) -> SmallNetwork:
@@ -189,28 +214,15 @@ class Layers(Extractor):
             images[turned] = images[turned].rot90(quarter, (2, 3))
         return images
 
-    @torch.no_grad()
-    def _encode(self, images: Tensor) -> Tensor:
-        """Return powers of the averages of all layers."""
-        images = self._reduced(images).contiguous(memory_format=torch.channels_last)
-        views = (images, images.flip(3)) if self.patches.settled.mirror else (images,)
-        with torch.autocast(images.device.type, enabled=False):
-            averages = [torch.cat([_averages(maps) for maps in self.learned(view)], 1) for view in views]
-        return torch.stack(averages).mean(0).pow(POWER)
-
     def _reduced(self, images: Tensor) -> Tensor:
         return self.patches._reduced(images)
 
 
-def _averages(maps: Tensor) -> Tensor:
-    """Return the averages of each map over the cells of a grid."""
-    return adaptive_avg_pool2d(maps, (min(GRID, maps.shape[2]), min(GRID, maps.shape[3]))).flatten(1)
-
-
-def _without_parameters(module: nn.Module) -> nn.Module:
+def _without_parameters(module: SmallNetwork) -> SmallNetwork:
     """Turn all parameters into buffers."""
     for layer in module.modules():
         for name, parameter in list(layer.named_parameters(recurse=False)):
             delattr(layer, name)
             layer.register_buffer(name, parameter.detach())
-    return module.eval()
+    module.eval()
+    return module
