@@ -21,9 +21,12 @@ from amgc.features.extractor import Extractor, ImageSource, Preprocess, initiali
 from amgc.features.patches import BATCH, MEASURED, PRIOR, Patches
 from amgc.features.registry import ImageShape
 
+SIDE = 3  # of the first layer's patches
+FLAT = 0.01  # added to the variances of these patches, of images with variance 1
 GRID = 2  # cells a side over which a layer is averaged
 POWER = 0.7  # of the averages, as for patches
 TRAINED = 128  # images per step
+SOME = 500  # images whose patches are whitened
 RATE, MOMENTUM, DECAY, WARM_UP = (
     0.2,
     0.9,
@@ -52,16 +55,27 @@ class Block(nn.Module):
 
 
 class SmallNetwork(nn.Module):
-    """A convolution, blocks, and while it is trained a linear classifier of the last layer's mean."""
+    """A convolution that whitens patches of the image, which is not trained, and blocks."""
 
     def __init__(self, channels: int, widths: tuple[int, ...], stride: int) -> None:
         super().__init__()
         self.input = nn.BatchNorm2d(channels, affine=False)  # pixels from 0 to 255 to mean 0 and variance 1
-        self.stem = nn.Conv2d(channels, widths[0] // 2, 3, stride=stride, padding=1, bias=False)
-        self.stemmed = nn.BatchNorm2d(widths[0] // 2)
-        self.blocks = nn.ModuleList(Block(*pair) for pair in zip((widths[0] // 2, *widths), widths, strict=False))
-        for part in (self.stem, self.blocks):
-            initialise(part)
+        first = 2 * SIDE**2 * channels  # whitening filters of both signs
+        self.stem = nn.Conv2d(channels, first, SIDE, stride=stride, padding=SIDE // 2, bias=False)
+        self.stemmed = nn.BatchNorm2d(first)
+        self.blocks = nn.ModuleList(Block(*pair) for pair in zip((first, *widths), widths, strict=False))
+        initialise(self.blocks)
+
+    @torch.no_grad()
+    def whiten(self, images: Tensor) -> None:
+        """Set the first layer to the filters that whiten patches of these images, and to their negatives. Not trained."""
+        variance, mean = torch.var_mean(images, (0, 2, 3), keepdim=True, correction=0)
+        normal = (images - mean) / (variance + self.input.eps).sqrt()
+        patches = normal.unfold(2, SIDE, 1).unfold(3, SIDE, 1).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(0, 2)
+        values, vectors = torch.linalg.eigh((patches.T @ patches / len(patches)).double())
+        filters = (vectors * (values.clamp_min(0) + FLAT).rsqrt()).T.reshape(-1, *self.stem.weight.shape[1:])
+        self.stem.weight.copy_(torch.cat([filters, -filters]))
+        self.stem.weight.requires_grad_(False)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return the maps of all layers, two for each block."""
@@ -172,7 +186,9 @@ class Layers(Extractor):
             network = self._small(channels).to(self.device)
             classifier = nn.Linear(self.widths[-1], turns * len(classes)).to(self.device)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # its stub lacks this form
-        learned = [*network.parameters(), *classifier.parameters()]
+        some = torch.randperm(count, generator=generator)[:SOME]
+        network.whiten(self._reduced(preprocess(images.take(some).to(self.device))))
+        learned = [each for module in (network, classifier) for each in module.parameters() if each.requires_grad]
         optimiser = torch.optim.SGD(learned, lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
         order = torch.empty(0, dtype=torch.int64)
         for step in range(self.fit_steps):
