@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _scale
 from _kept import RESULTS, kept
 from _photo_plot import photos_plot
 from _privacy_plot import privacy_plot
@@ -217,6 +218,7 @@ def filled(template: str) -> str:
         "published": PUBLISHED,
         "preset_filters": preset_filters,
         "warm_methods": WARM,
+        "scale": _scale,
     }
     return environment.get_template(template).render()
 
