@@ -10,6 +10,7 @@ import numpy as np
 from _kept import RESULTS, kept
 
 FORMS = ("shared", "lowrank", "diagonal", "full")
+DIMS = (512, 1280)
 SHARD = 10_000  # images of a shard in the estimates
 IMAGENETS = {"ImageNet-1k": (1_281_167, 1_000), "ImageNet-21k": (14_197_122, 21_841)}  # images, classes
 MACHINES = (1, 10, 100)
@@ -52,6 +53,17 @@ def exponent(given: list[Point], name: str) -> float | None:
         return None
     x, y = ([math.log(value) for value in values] for values in zip(*((p.classes, p.seconds(name)) for p in last), strict=True))
     return float(np.polyfit(x, y, 1)[0])
+
+
+def exponents() -> list[tuple[str, int, float, float]]:
+    """Return form, dimensions, and the exponents of update and solve, for all that have enough points."""
+    found = []
+    for form in FORMS:
+        for dim in DIMS:
+            update, solve = (exponent(points(form, dim), name) for name in ("update", "solve"))
+            if update is not None and solve is not None:
+                found.append((form, dim, update, solve))
+    return found
 
 
 def expected_classes(classes: int, images: int) -> float:
