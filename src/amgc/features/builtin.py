@@ -156,7 +156,7 @@ class LayersOptions(PatchesOptions):
     widths: tuple[int, ...] = option(
         (64, 128, 256), "maps of each block of the network; a block halves the image", "ours, measured", least=2
     )
-    steps: int = option(1000, "steps of 128 images in which the network learns task 1", "ours, measured", least=1)
+    steps: int = option(1500, "steps of 128 images in which the network learns task 1", "ours, measured", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
