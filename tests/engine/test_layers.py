@@ -22,7 +22,7 @@ from amgc.methods.contract import Task
 
 pytestmark = pytest.mark.cpus
 
-OPTIONS = {"filters": 6, "widths": (4, 6), "steps": 5}
+OPTIONS = {"filters": 6, "widths": (4, 6), "steps": 5, "networks": 1}
 
 
 def config(method: str = "amgc-closed", **changes: Any) -> Config:
@@ -64,7 +64,7 @@ def test_the_network_learns_from_task_1_alone(tmp_path: Path) -> None:
     other = Session(config(tasks=3, natural_order=True, seed=2), tmp_path, Watch(), tiny.images())
     fit_network(other)
     assert isinstance(other.network, Layers) and isinstance(few.network, Layers)
-    changed = [each.averages.network.state_dict()["blocks.0.mix.weight"] for each in (other.network, few.network)]
+    changed = [each.averages[0].network.state_dict()["blocks.0.mix.weight"] for each in (other.network, few.network)]
     assert not torch.equal(*changed)
 
 

@@ -14,26 +14,33 @@ from torch.nn.functional import conv2d
 from amgc import ClassStatistics, solve_head
 from amgc.data import Images, load
 from amgc.features import build
-from amgc.features.layers import JITTER, Layers
+from amgc.features.layers import JITTER, Averages, Layers, augmented
 from amgc.features.weights import load_extractor, save_extractor
 
 pytestmark = pytest.mark.cpus
 
 
 def made(shape: tuple[int, int, int], images: Images | None = None, seed: int = 0, **options: Any) -> Layers:
-    network = build("layers", image_shape=shape, **{"filters": 4, "widths": (6, 8), "steps": 3} | options)
+    network = build("layers", image_shape=shape, **{"filters": 4, "widths": (6, 8), "steps": 3, "networks": 1} | options)
     assert isinstance(network, Layers)
     network.fit(images or photos(12, shape), generator=torch.Generator().manual_seed(seed))
     return network
+
+
+def one_of(network: Layers, place: int = 0) -> Averages:
+    found = network.averages[place]
+    assert isinstance(found, Averages)
+    return found
 
 
 def pixels(network: Layers, count: int) -> torch.Tensor:
     return photos(count, network.image_shape, 1).take(torch.arange(count)).float()
 
 
-def reference(network: Layers, image: np.ndarray) -> np.ndarray:
-    """Return the features of the network for one image (c, h, w), in float64 and without modules."""
-    state = {name: tensor.double() for name, tensor in network.averages.network.state_dict().items()}
+def reference(network: Layers, image: np.ndarray, place: int = 0) -> np.ndarray:
+    """Return the features of one of its networks for one image (c, h, w), in float64 and without modules."""
+    averages = one_of(network, place)
+    state = {name: tensor.double() for name, tensor in averages.network.state_dict().items()}
 
     def norm(maps: torch.Tensor, name: str) -> torch.Tensor:
         mean, variance = (state[f"{name}.running_{of}"][:, None, None] for of in ("mean", "var"))
@@ -50,7 +57,7 @@ def reference(network: Layers, image: np.ndarray) -> np.ndarray:
         assert all(len({len(part) for part in parts}) == 1 for parts in (rows, columns)), "cells of equal size"
         return np.stack([maps[:, r][:, :, c].mean((1, 2)) for r in rows for c in columns], 1).reshape(-1)
 
-    def averages(view: np.ndarray) -> np.ndarray:
+    def powers(view: np.ndarray) -> np.ndarray:
         start = norm(torch.from_numpy(view.copy()).double(), "input")
         maps, found = norm(conv(start, "stem", 2 if min(view.shape[1:]) > 48 else 1), "stemmed").clamp_min(0), []
         for block in range(len(network.widths)):
@@ -63,8 +70,8 @@ def reference(network: Layers, image: np.ndarray) -> np.ndarray:
         return np.concatenate(found)
 
     views = [image, image[:, :, ::-1]] if image.shape[0] == 3 else [image]
-    found = np.mean([averages(view) for view in views], 0) ** 0.7
-    return (found - network.averages.centre.double().numpy()) / network.averages.deviation.double().numpy()
+    found = np.mean([powers(view) for view in views], 0) ** 0.7
+    return (found - averages.centre.double().numpy()) / averages.deviation.double().numpy()
 
 
 @pytest.mark.parametrize(
@@ -79,12 +86,26 @@ def reference(network: Layers, image: np.ndarray) -> np.ndarray:
 def test_features_are_those_of_the_formulas_then_those_of_patches(shape: tuple[int, int, int], options: dict[str, Any]) -> None:
     network = made(shape, **options)
     images = pixels(network, 3)
-    expected = np.stack([reference(network, image.double().numpy()) for image in images])
+    places = range(len(network.averages))
+    expected = np.stack([np.concatenate([reference(network, each.double().numpy(), n) for n in places]) for each in images])
     found = network(images)
     assert found.shape == (3, network.dim)
     np.testing.assert_allclose(found[:, : expected.shape[1]].numpy(), expected, atol=2e-3)  # in units of deviations
     torch.testing.assert_close(found[:, expected.shape[1] :], network.patches(images), atol=1e-4, rtol=0)
     assert np.abs(expected).max() > 0.5
+
+
+def test_networks_differ_and_do_not_depend_on_the_number_of_threads() -> None:
+    before, states = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            states.append(made((1, 8, 8), networks=3).averages.state_dict())
+        finally:
+            torch.set_num_threads(before)
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name])
+    assert not torch.equal(states[0]["0.network.blocks.0.mix.weight"], states[0]["1.network.blocks.0.mix.weight"])
 
 
 def test_an_image_and_its_mirror_image_have_the_same_features_in_colour_only() -> None:
@@ -99,11 +120,8 @@ def digits_score(**options: Any) -> float:
     data = load("digits")
     first = data.train.subset((data.train.labels < 4).nonzero().squeeze(1))
     network = made(data.train.shape, first, **{"widths": (4, 6)} | options)
-    rows = [
-        network(part.take(torch.arange(len(part))).float())[:, : len(network.averages.centre)]
-        for part in (data.train, data.test)
-    ]
-    statistics = ClassStatistics(len(network.averages.centre), "shared").update(rows[0], data.train.labels)
+    rows = [network(part.take(torch.arange(len(part))).float())[:, : one_of(network).dim] for part in (data.train, data.test)]
+    statistics = ClassStatistics(one_of(network).dim, "shared").update(rows[0], data.train.labels)
     head, order = solve_head(statistics, margin=0.0, ridge="auto"), [statistics.index(label) for label in range(10)]
     scores = rows[1].double() @ head.weight[order].T + head.bias[order]
     return float((scores.argmax(1) == data.test.labels).float().mean())
@@ -115,7 +133,7 @@ def test_what_the_network_learns_of_four_digits_helps_with_the_other_six() -> No
 
 
 def test_the_network_learns_to_tell_the_classes_and_their_rotations_apart() -> None:
-    network = build("layers", image_shape=(1, 8, 8), filters=4, widths=(8, 16), steps=120)
+    network = build("layers", image_shape=(1, 8, 8), filters=4, widths=(8, 16), steps=120, networks=1)
     losses: list[float] = []
     network.report = lambda step, steps, loss: losses.append(float(loss))  # type: ignore[method-assign]
     data = load("digits").train
@@ -128,10 +146,10 @@ def test_a_seed_decides_the_network_and_nothing_else_does() -> None:
     one = made((1, 8, 8), seed=3)
     before = torch.get_rng_state()
     same, other = made((1, 8, 8), seed=3), made((1, 8, 8), seed=4)
-    assert not torch.equal(one.averages.network.state_dict()["stem.weight"], other.averages.network.state_dict()["stem.weight"])
+    assert not torch.equal(one_of(one).network.state_dict()["stem.weight"], one_of(other).network.state_dict()["stem.weight"])
     torch.testing.assert_close(one(pixels(one, 3)), same(pixels(one, 3)), atol=1e-3, rtol=0)
     torch.set_rng_state(before)
-    again = build("layers", image_shape=(1, 8, 8), filters=4, widths=(6, 8), steps=1)
+    again = build("layers", image_shape=(1, 8, 8), filters=4, widths=(6, 8), steps=1, networks=1)
     before = torch.get_rng_state()
     again.fit(photos(12, (1, 8, 8)), generator=torch.Generator().manual_seed(3))
     assert torch.equal(before, torch.get_rng_state()), "the global generator is the caller's"
@@ -152,11 +170,10 @@ def test_images_of_one_class_teach_rotations_only() -> None:
 
 
 def test_augmentation_turns_by_quarters_and_keeps_size_and_range() -> None:
-    network = made((3, 16, 16))
     image = torch.zeros(1, 3, 16, 16)
     image[:, :, :8] = 255.0  # bright above
     turn = torch.arange(4)
-    found = network._augmented(image.repeat(4, 1, 1, 1), turn, torch.Generator().manual_seed(0))
+    found = augmented(image.repeat(4, 1, 1, 1), turn, True, torch.Generator().manual_seed(0))
     halves = [found[i] for i in range(4)]
     means = [(m[:, :6].mean(), m[:, 10:].mean(), m[:, :, :6].mean(), m[:, :, 10:].mean()) for m in halves]
     brightest = [int(torch.stack(each).argmax()) for each in means]

@@ -156,7 +156,10 @@ class LayersOptions(PatchesOptions):
     widths: tuple[int, ...] = option(
         (64, 128, 256), "maps of each block of the network; a block halves the image", "ours, measured", least=2
     )
-    steps: int = option(1500, "steps of 128 images in which the network learns task 1", "ours, measured", least=1)
+    steps: int = option(600, "steps of 128 images in which a network learns task 1", "ours, measured", least=1)
+    networks: int = option(
+        4, "networks, which differ in their random numbers; their features are joined", "ours, measured", least=1, most=64
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,7 +173,7 @@ class LayersOptions(PatchesOptions):
 
 @feature_extractor("layers", LayersOptions())
 def layers(image_shape: ImageShape, options: LayersOptions) -> Extractor:
-    """Patches joined to all layers of a small network, which learns task 1 in minutes and is not trained further."""
+    """Patches joined to all layers of small networks, which learn task 1 in minutes and are not trained further."""
     from amgc.features.layers import Layers
 
     return Layers(image_shape, options)

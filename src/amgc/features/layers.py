@@ -12,12 +12,17 @@ general. After `fit` nothing is trained any more, and a linear classifier on the
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import cast
+
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy, max_pool2d, pad, relu
 
 from amgc.features.builtin import LayersOptions
-from amgc.features.extractor import Extractor, ImageSource, Preprocess, initialise
+from amgc.features.extractor import Extractor, ImageSource, Preprocess, in_threads, initialise
 from amgc.features.patches import BATCH, MEASURED, PRIOR, Patches
 from amgc.features.registry import ImageShape
 
@@ -103,6 +108,16 @@ class Averages(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return (self.powers(images) - self.centre) / self.deviation
 
+    @torch.no_grad()
+    def measure(self, batches: Iterable[Tensor]) -> None:
+        """Measure the moments by which features are standardised."""
+        features = torch.cat([self.powers(batch).double() for batch in batches])
+        if len(features) > 1:  # the mean of a single image would be that image's features
+            variance = features.var(0, correction=0)
+            variance = (len(features) * variance + PRIOR * variance.mean()) / (len(features) + PRIOR)
+            self.centre.copy_(features.mean(0))
+            self.deviation.copy_(variance.sqrt() if bool(variance.all()) else torch.ones_like(variance))
+
     def powers(self, images: Tensor) -> Tensor:
         total = self._averages(images)
         if self.mirror:
@@ -116,7 +131,7 @@ class Averages(nn.Module):
 
 
 class Layers(Extractor):
-    """Averages of all layers of a small network, joined to `patches`.
+    """Averages of all layers of small networks, joined to `patches`.
 
     Call `fit` with the images of task 1 before the first image. There are no parameters: the trained weights are buffers, so
     nothing trains them further.
@@ -127,9 +142,9 @@ class Layers(Extractor):
 
     def __init__(self, image_shape: ImageShape, options: LayersOptions) -> None:
         super().__init__()
-        self.patches = Patches(image_shape, options.patches())
+        self.image_shape, self.patches = image_shape, Patches(image_shape, options.patches())
         self.size, self.mean, self.std = self.patches.size, self.patches.mean, self.patches.std
-        self.widths, self.fit_steps = options.widths, options.steps
+        self.widths, self.fit_steps = options.widths, options.steps * options.networks
         if min(self.size) < 2 ** len(self.widths):
             least = 2 ** len(self.widths)
             raise ValueError(
@@ -137,8 +152,9 @@ class Layers(Extractor):
                 f"{self.size[0]} × {self.size[1]}. Specify fewer widths."
             )
         mirror = bool(self.patches.settled.mirror)
-        self.averages = Averages(self._small(image_shape[0]), self.size, image_shape[0], mirror)
-        self.dim = self.averages.dim + self.patches.dim
+        each = (Averages(self.small(), self.size, image_shape[0], mirror) for _ in range(options.networks))
+        self.averages = nn.ModuleList(each)
+        self.dim = sum(one.dim for one in self._averages) + self.patches.dim
         self.register_buffer("fitted", torch.tensor(False))
 
     @property
@@ -153,85 +169,110 @@ class Layers(Extractor):
         """Return features (n, dim) of float images (n, c, h, w) with pixel values from 0 to 255: layers, then patches."""
         if self.needs_fit:
             raise RuntimeError("layers are not fitted yet: call fit with the images of task 1, or load a file.")
-        reduced = self._reduced(images).contiguous(memory_format=torch.channels_last)
+        reduced = self.reduced(images).contiguous(memory_format=torch.channels_last)
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            return torch.cat([self.averages(reduced), self.patches(images)], 1)
+            return torch.cat([*(each(reduced) for each in self.averages), self.patches(images)], 1)
 
     def fit(self, images: ImageSource, *, preprocess: Preprocess = Tensor.float, generator: Generator) -> None:
-        """Fit the patches, train the network on `images` and their labels, and measure the moments of its layers."""
+        """Fit the patches, train the networks on `images` and their labels, and measure the moments of their layers.
+
+        Networks are trained side by side, with one thread each. They depend on the seed only, not on the number of threads.
+        """
         self.patches.fit(images, preprocess=preprocess, generator=generator)
-        trained = self._trained(images, preprocess, generator)
-        self.averages.network.load_state_dict(trained.state_dict())
+        trainings = [Training(self, images, preprocess, generator) for _ in self.averages]
+        done, lock = [0] * len(trainings), threading.Lock()
+
+        def count(number: int, step: int, loss: Tensor) -> None:
+            with lock:
+                done[number] = step
+                self.report(sum(done), self.fit_steps, loss)
+
+        steps = -(-self.fit_steps // len(trainings))
+        threads = min(torch.get_num_threads(), len(trainings)) if self.device.type == "cpu" else 1
+        calls = [(steps, partial(count, number)) for number in range(len(trainings))]
+        in_threads(
+            lambda training, *call: training.run(*call), [(t, *c) for t, c in zip(trainings, calls, strict=True)], threads
+        )
         rows = torch.randperm(len(images.labels), generator=generator)[:MEASURED].sort().values
-        batches = (self._reduced(preprocess(images.take(part).to(self.device))) for part in torch.split(rows, BATCH))
-        with torch.no_grad():
-            features = torch.cat([self.averages.powers(batch).double() for batch in batches])
-        if len(features) > 1:  # the mean of a single image would be that image's features
-            variance = features.var(0, correction=0)
-            variance = (len(features) * variance + PRIOR * variance.mean()) / (len(features) + PRIOR)
-            self.averages.centre.copy_(features.mean(0))
-            self.averages.deviation.copy_(variance.sqrt() if bool(variance.all()) else torch.ones_like(variance))
+        for averages, training in zip(self._averages, trainings, strict=True):
+            averages.network.load_state_dict(training.network.state_dict())
+            averages.measure(self.reduced(preprocess(images.take(part).to(self.device))) for part in torch.split(rows, BATCH))
         self.fitted.fill_(True)
 
-    def _small(self, channels: int) -> SmallNetwork:
-        return SmallNetwork(channels, self.widths, stride=2 if min(self.size) > 48 else 1)
+    def reduced(self, images: Tensor) -> Tensor:
+        """Reduce large images to the size that patches and networks see."""
+        return self.patches._reduced(images)
 
-    def _trained(self, images: ImageSource, preprocess: Preprocess, generator: Generator) -> SmallNetwork:
-        """Return a network that was trained to tell the classes of `images`, and their rotations, apart."""
-        count, channels = len(images.labels), images.take(torch.zeros(1, dtype=torch.int64)).shape[1]
-        classes, labels = torch.unique(images.labels, return_inverse=True)
-        turns = TURNS if self.size[0] == self.size[1] else 1
+    def small(self) -> SmallNetwork:
+        """Return a network with random weights."""
+        return SmallNetwork(self.image_shape[0], self.widths, stride=2 if min(self.size) > 48 else 1)
+
+    @property
+    def _averages(self) -> list[Averages]:
+        return cast("list[Averages]", list(self.averages))
+
+
+class Training:
+    """Trains a network to tell the classes of images, and their rotations, apart. It has random numbers of its own."""
+
+    def __init__(self, layers: Layers, images: ImageSource, preprocess: Preprocess, generator: Generator) -> None:
+        self.images, self.mirror = images, bool(layers.patches.settled.mirror)
+        self.random = Generator().manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+        classes, self.labels = torch.unique(images.labels, return_inverse=True)
+        self.turns = TURNS if layers.size[0] == layers.size[1] else 1
+        self.layers, self.preprocess, self.device = layers, preprocess, layers.device
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
-            network = self._small(channels).to(self.device)
-            classifier = nn.Linear(self.widths[-1], turns * len(classes)).to(self.device)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # its stub lacks this form
-        some = torch.randperm(count, generator=generator)[:SOME]
-        network.whiten(self._reduced(preprocess(images.take(some).to(self.device))))
-        learned = [each for module in (network, classifier) for each in module.parameters() if each.requires_grad]
+            torch.manual_seed(int(torch.randint(1 << 62, (), generator=self.random)))
+            self.network = layers.small().to(self.device)
+            self.classifier = nn.Linear(layers.widths[-1], self.turns * len(classes)).to(self.device)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # its stub lacks this form
+        self.network.whiten(self.seen(torch.randperm(len(images.labels), generator=self.random)[:SOME]))
+
+    def seen(self, rows: Tensor) -> Tensor:
+        """Return some images as the network sees them."""
+        return self.layers.reduced(self.preprocess(self.images.take(rows).to(self.device)))
+
+    @torch.enable_grad()
+    def run(self, steps: int, report: Callable[[int, Tensor], None]) -> None:
+        """Make all steps; `report` is called after each of them with its number and loss."""
+        learned = [p for module in (self.network, self.classifier) for p in module.parameters() if p.requires_grad]
         optimiser = torch.optim.SGD(learned, lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
         order = torch.empty(0, dtype=torch.int64)
-        for step in range(self.fit_steps):
+        for step in range(1, steps + 1):
             while len(order) < TRAINED:
-                order = torch.cat([order, torch.randperm(count, generator=generator)])
+                order = torch.cat([order, torch.randperm(len(self.labels), generator=self.random)])
             rows, order = order[:TRAINED], order[TRAINED:]
-            turn = torch.randint(turns, (len(rows),), generator=generator)
-            seen = self._augmented(preprocess(images.take(rows).to(self.device)), turn, generator)
-            share = (step + 1) / self.fit_steps
+            turn = torch.randint(self.turns, (len(rows),), generator=self.random)
+            share = step / steps
             optimiser.param_groups[0]["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP) + 1e-3)
-            scores = classifier(network(seen)[-1].mean((2, 3)))
-            targets = (turns * labels[rows] + turn).to(self.device)
-            loss = cross_entropy(scores, targets, label_smoothing=SMOOTHING)
+            last = self.network(augmented(self.seen(rows), turn, self.mirror, self.random))[-1]
+            targets = (self.turns * self.labels[rows] + turn).to(self.device)
+            loss = cross_entropy(self.classifier(last.mean((2, 3))), targets, label_smoothing=SMOOTHING)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            self.report(step + 1, self.fit_steps, loss.detach())
-        network.eval()
-        return network
+            report(step, loss.detach())
 
-    def _augmented(self, images: Tensor, turn: Tensor, generator: Generator) -> Tensor:
-        """Shift, mirror (in colour), change contrast and brightness, and turn."""
-        images = self._reduced(images)
-        count, channels, height, width = images.shape
-        margin = max(1, min(height, width) // 8)
-        top, left = torch.randint(2 * margin + 1, (2, count), generator=generator)
-        rows, columns = top[:, None] + torch.arange(height), left[:, None] + torch.arange(width)
-        if self.patches.settled.mirror:
-            mirrored = torch.rand(count, generator=generator) < 0.5
-            columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-        contrast = 1 + JITTER * (2 * torch.rand(count, channels, 1, 1, generator=generator) - 1)
-        brightness = 255 * JITTER / 2 * (2 * torch.rand(count, 1, 1, 1, generator=generator) - 1)
-        padded = pad(images, (margin, margin, margin, margin), mode="reflect").permute(0, 2, 3, 1)
-        each = torch.arange(count)[:, None, None]
-        images = padded[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)  # channels_last
-        images = (images - 127.5) * contrast.to(images) + 127.5 + brightness.to(images)
-        for quarter in range(1, int(turn.max()) + 1):  # none if images are not square
-            turned = (turn == quarter).nonzero().squeeze(1).to(images.device)
-            images[turned] = images[turned].rot90(quarter, (2, 3))
-        return images
 
-    def _reduced(self, images: Tensor) -> Tensor:
-        return self.patches._reduced(images)
+def augmented(images: Tensor, turn: Tensor, mirror: bool, generator: Generator) -> Tensor:
+    """Shift, mirror half of them, change contrast and brightness, and turn each image by `turn` (n,) quarters."""
+    count, channels, height, width = images.shape
+    margin = max(1, min(height, width) // 8)
+    top, left = torch.randint(2 * margin + 1, (2, count), generator=generator)
+    rows, columns = top[:, None] + torch.arange(height), left[:, None] + torch.arange(width)
+    if mirror:
+        mirrored = torch.rand(count, generator=generator) < 0.5
+        columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+    contrast = 1 + JITTER * (2 * torch.rand(count, channels, 1, 1, generator=generator) - 1)
+    brightness = 255 * JITTER / 2 * (2 * torch.rand(count, 1, 1, 1, generator=generator) - 1)
+    padded = pad(images, (margin, margin, margin, margin), mode="reflect").permute(0, 2, 3, 1)
+    each = torch.arange(count)[:, None, None]
+    images = padded[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)  # channels_last
+    images = (images - 127.5) * contrast.to(images) + 127.5 + brightness.to(images)
+    for quarter in range(1, int(turn.max()) + 1):  # none if images are not square
+        turned = (turn == quarter).nonzero().squeeze(1).to(images.device)
+        images[turned] = images[turned].rot90(quarter, (2, 3))
+    return images
 
 
 def _without_parameters(module: SmallNetwork) -> SmallNetwork:

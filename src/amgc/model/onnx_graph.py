@@ -64,9 +64,9 @@ class Graph:
     def cast(self, value: str, kind: type[np.generic], output: str = "") -> str:
         return self.add("Cast", value, to=self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)), output=output)
 
-    def inline(self, other: Any, value: str) -> str:
+    def inline(self, other: Any, value: str, prefix: str = "") -> str:
         """Apply another graph, with one input and one output, to `value`."""
-        inner = self.onnx.compose.add_prefix_graph(other, "network/")
+        inner = self.onnx.compose.add_prefix_graph(other, f"network/{prefix}")
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [inner.input[0].name]))
         self.nodes += inner.node
         self.constants += inner.initializer
@@ -117,8 +117,9 @@ def features(graph: Graph, pixels: str, extractor: Extractor) -> str:
     images = graph.add("Sub", scaled, centre / spread)
     if isinstance(extractor, Layers):
         shape = extractor.image_shape[0], *extractor.patches.size
-        averages = _network(graph, _reduced(graph, images, extractor.patches), extractor.averages, shape, extractor.name)
-        return graph.add("Concat", averages, _patches(graph, images, extractor.patches), axis=1)
+        small = _reduced(graph, images, extractor.patches)
+        averages = [_network(graph, small, one, shape, extractor.name, f"{n}/") for n, one in enumerate(extractor.averages)]
+        return graph.add("Concat", *averages, _patches(graph, images, extractor.patches), axis=1)
     if isinstance(extractor, Patches):
         return _patches(graph, images, extractor)
     return _network(graph, images, extractor, extractor.image_shape, extractor.name)
@@ -199,7 +200,7 @@ def _area(length: int, fewer: int) -> NDArray[np.float32]:
     return np.asarray(touched / touched.sum(1, keepdims=True), np.float32)
 
 
-def _network(graph: Graph, images: str, network: nn.Module, shape: tuple[int, int, int], name: str) -> str:
+def _network(graph: Graph, images: str, network: nn.Module, shape: tuple[int, int, int], name: str, prefix: str = "") -> str:
     """Export a network with torch, for any number of images of this shape, and insert its graph."""
     example = torch.zeros(2, *shape)
     log = logging.getLogger("torch.onnx")
@@ -220,4 +221,4 @@ def _network(graph: Graph, images: str, network: nn.Module, shape: tuple[int, in
     finally:
         log.setLevel(before)
     assert made is not None
-    return graph.inline(graph.onnx.inliner.inline_local_functions(made.model_proto).graph, images)
+    return graph.inline(graph.onnx.inliner.inline_local_functions(made.model_proto).graph, images, prefix)
