@@ -1,13 +1,13 @@
-"""Features of a small network that learns task 1 before anything else: averages of all its layers, joined to patches.
+"""Features of small networks that learn task 1 before anything else: averages of all their layers, joined to patches.
 
-The last layer of a network that knows ten classes tells these ten apart, and little else. Its other layers are parts and
-textures, and tell classes apart that it has never seen. So the features are averages of every layer over the cells of a grid,
-raised to a power and standardised, as those of patches are. Rotations by quarter turns are classes of their own in training
-(Gidaris et al., 2018; Lee et al., 2020: self-supervised label augmentation), because features that tell them apart are more
-general. After `fit` nothing is trained any more, and a linear classifier on these features has a closed form.
+The last layer of a network that knows ten classes tells these ten apart, and little else. The other layers respond to parts and
+textures, and tell apart classes that the network has never seen. So the features are averages of every layer over the cells of
+a grid, raised to a power and standardised, as those of patches are. In training, rotations by quarter turns are classes of
+their own (Lee et al., "Self-supervised label augmentation via input transformations", 2020), because what tells them apart is
+more general. After `fit` nothing is trained any more, and a linear classifier on these features has a closed form.
 
-**Privacy.** The weights are those of a network that was trained on the images of task 1, and the patches are what
-`amgc.features.patches` says.
+**Privacy.** The weights are those of networks that were trained on the images of task 1. `amgc.features.patches` says what the
+patches reveal.
 """
 
 from __future__ import annotations
@@ -32,12 +32,8 @@ GRID = 2  # cells a side over which a layer is averaged
 POWER = 0.7  # of the averages, as for patches
 TRAINED = 128  # images per step
 SOME = 500  # images whose patches are whitened
-RATE, MOMENTUM, DECAY, WARM_UP = (
-    0.2,
-    0.9,
-    5e-4,
-    0.2,
-)  # SGD with Nesterov momentum; the rate rises in a fifth of the steps, then falls to 0
+RATE, MOMENTUM, DECAY = 0.2, 0.9, 5e-4  # of SGD with Nesterov momentum
+WARM_UP = 0.2  # share of the steps in which the rate rises; then it falls to 0
 SMOOTHING = 0.1  # of the labels
 JITTER = 0.2  # the contrast of each channel changes by up to this share, the brightness by half of it
 TURNS = 4  # a network learns images that are turned by 0, 90, 180 and 270 degrees as different classes
