@@ -24,7 +24,7 @@ from amgc.engine.config import Config, Machine
 from amgc.engine.processes import Processes
 from amgc.engine.run import run
 from amgc.methods import registry
-from amgc.methods.contract import Phase
+from amgc.methods.contract import Phase, Task, TaskImages
 from amgc.methods.lwf import LwF, LwFHyper
 from amgc.methods.registry import find
 
@@ -48,10 +48,17 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 class Grouped(LwF[LwFHyper]):
-    """LwF in which the first layer has another learning rate than the rest of the network."""
+    """LwF in which the first layer has another learning rate, and that notes a shuffled, augmented pass over the images."""
+
+    remembers = (*LwF.remembers, "brightness")
+    brightness = torch.zeros(0)
 
     def parameter_groups(self, phase: Phase, network: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
         return [{"params": network[:2], "lr": 0.01}, {"params": network[2:]}, {"params": self.trainable(), "lr": 0.05}]
+
+    def collect(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
+        shown = [images.gather(batch.mean((1, 2, 3))) for batch, _ in images.batches(5, generator, augmented=True)]
+        self.brightness = torch.cat([self.brightness, *shown])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from amgc.engine.features import FeatureSource, ImagesOfTask
 from amgc.engine.processes import OneProcess, peak_memory
 from amgc.engine.session import Identity, Session
 from amgc.engine.training import Trainer, second_phase, steps_left
+from amgc.features.extractor import Extractor, Preprocess
 from amgc.methods.contract import Method, Phase, Task
 from amgc.methods.optional import CollectsFromImages, TrainsTwice
 from amgc.text import byte_size, duration
@@ -80,6 +82,7 @@ class Trial:
     """A first or a later task, as it was timed."""
 
     stages: list[Stage]
+    fit_step: float  # seconds of a step of the extractor's `fit`
     forward: float  # seconds of an image through the network
     collect: float  # seconds of `Method.collect` for each image
     collected: ImagesOfTask  # the images that it got
@@ -110,6 +113,7 @@ def parts(session: Session, index: int, trial: Trial) -> Iterator[Part]:
     plain = features.passes(index, reads=trial.reads, new_network=reused, resumed=resumed)
     if index == 0 and network.needs_fit and not reused:
         plain += min(images, network.fit_images)
+        yield Part("step of the extractor's fit", trial.fit_step, network.fit_steps)
     for stage, done in zip(trial.stages, session.position.done(index), strict=False):
         if not reused:
             steps, used = steps_left(stage.phase, round(images * stage.repeats), done)
@@ -137,15 +141,22 @@ def measure(session: Session) -> list[Trial]:
         trial.method = type(session.method)(hyper, network, session.processes.device)
         trial.features = few = FewImages(trial, session.processes.count)
         images = few.sample(range(len(session.stream.class_names)), FORWARD)
-        if network.needs_fit:
-            network.fit(images, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
+        fit_step = measure_fit(network, images, session.augment.plain) if network.needs_fit else 0.0
         forward = min(seconds_of(lambda: list(few.extract(images))) for _ in range(STEPS)) / FORWARD / few.parts
         if network.dim > WIDE and not (hyper.first.epochs or hyper.later.epochs):
             trial.method = type(session.method)(hyper, Identity(WIDE), session.processes.device)
-        return [measure_task(trial, few, forward, index, counted) for index in range(min(len(session.stream), 2))]
+        return [measure_task(trial, few, fit_step, forward, index, counted) for index in range(min(len(session.stream), 2))]
 
 
-def measure_task(trial: Session, few: FewImages, forward: float, index: int, counted: Counter[bool]) -> Trial:
+def measure_fit(network: Extractor, images: Images, plain: Preprocess) -> float:
+    """Fit a network in few steps, and return the seconds of one step; 0 if it makes none."""
+    network.fit_steps, times = min(network.fit_steps, STEPS + 1), [clock()]
+    network.report = lambda *_: times.append(clock())  # type: ignore[method-assign]
+    network.fit(images, preprocess=plain, generator=torch.Generator().manual_seed(0))
+    return min((after - before for before, after in pairwise(times[1:])), default=0.0)
+
+
+def measure_task(trial: Session, few: FewImages, fit_step: float, forward: float, index: int, counted: Counter[bool]) -> Trial:
     """Take the trial session through its first task (index 0), which gets half of all classes, or a later one (index 1)."""
     method, classes, random = trial.method, len(trial.stream.class_names), torch.Generator().manual_seed
     half = max(1, classes // 2) if len(trial.stream) > 1 else classes
@@ -180,7 +191,7 @@ def measure_task(trial: Session, few: FewImages, forward: float, index: int, cou
     state = pack(method.state())[1].values()
     sizes = (t.nbytes * (whole / timed) ** sum(powers.get(axis, 0) for axis in t.shape) for t in state)
     checkpoint = round(sum(sizes) * classes / len(task.seen)) + 2 * sum(p.nbytes for p in method.network.parameters())
-    return Trial(stages, forward, collecting, shown, row, solve, reads, checkpoint)
+    return Trial(stages, fit_step, forward, collecting, shown, row, solve, reads, checkpoint)
 
 
 def measure_stage(trial: Session, few: FewImages, phase: Phase, number: int, counted: Counter[bool]) -> Stage:

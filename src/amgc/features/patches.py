@@ -45,6 +45,7 @@ class Patches(Extractor):
 
     def __init__(self, image_shape: ImageShape, options: PatchesOptions) -> None:
         super().__init__()
+        self.image_shape = image_shape
         channels, height, width = image_shape
         shrink = min(1.0, options.side / max(height, width))
         self.size = max(1, round(height * shrink)), max(1, round(width * shrink))

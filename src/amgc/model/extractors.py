@@ -156,6 +156,11 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
         return VECTORS, options, None
     if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
+        if base == "layers":
+            raise ValueError(
+                "layers learn the classes of a run's first task. Make a model of a run (amgc model RUN -o MODEL), or choose "
+                "other features; a new model can use the extractor of such a model: features='MODEL'."
+            )
         chosen = defaults(base) | options | ({"model": model} if model else {})
         if base == "patches" and chosen["filters"] < 1:  # with 0, `amgc run` chooses a number by the size of the images
             raise ValueError(f"filters must be at least 1, not {chosen['filters']}.")

@@ -279,8 +279,8 @@ def _remains(info: Info) -> list[str]:
     remains = []
     if info.covariance == "shared":
         remains.append("its share in the covariance of the features that all classes have in common")
-    if info.features["name"] == "patches":
-        remains.append("filters that were fitted on the first pictures, if it was among these")
+    if info.features["name"] in ("patches", "layers"):
+        remains.append("an extractor that was fitted on the first pictures, if it was among these")
     return remains
 
 
