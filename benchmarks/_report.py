@@ -34,7 +34,7 @@ def kept(name: str, rerun: Sequence[str] = ()) -> Iterator[None]:
             return captured.write(text)
 
     with contextlib.redirect_stdout(Both()):
-        print(f"command: python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".rstrip())
+        print(f"command: {_command()}")
         print(f"commit:  {_commit()}")
         print(f"machine: {_processor()}, {os.cpu_count()} cores, torch {torch.__version__}, {torch.get_num_threads()} threads,")
         print(f"         load {os.getloadavg()[0]:.2f} at the start, Python {platform.python_version()}\n")
@@ -62,6 +62,44 @@ def with_earlier(new: str, old: str, rerun: Sequence[str]) -> str:
         own = re.search(rf"^ +{re.escape(one)}: (commit .*)$", before, flags=re.M)
         heading += f"\n         {one}: " + (own[1] if own else f"commit {commit[1] if commit else 'unknown'}")
     return "\n\n".join([heading, *body, *stay]) + "\n"
+
+
+class Points:
+    """A kept file that grows row by row, so that a long benchmark can be stopped and continued.
+
+    Each row ends with the commit, the number of threads, and the load of the machine when the point began.
+    """
+
+    def __init__(self, name: str, heading: str, again: bool = False) -> None:
+        self.file, self.heading = RESULTS / f"{name}.txt", heading
+        text = "" if again or "--quick" in sys.argv or not self.file.exists() else self.file.read_text()
+        self.rows = dict(re.findall(r"^  (\S.*?)   (\S.*)$", text.partition("\n\n")[2], flags=re.M))
+        print(heading)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.rows
+
+    def measure(self, name: str, make: Callable[[], str]) -> None:
+        """Add the row that `make` returns, and write the file."""
+        load = os.getloadavg()[0]
+        row = make()
+        self.rows[name] = f"{row}   ({_commit()}, {_threads()}, load {load:.1f})"
+        print(f"  {name}   {self.rows[name]}", flush=True)
+        if "--quick" not in sys.argv:
+            RESULTS.mkdir(exist_ok=True)
+            machine = f"{_processor()}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
+            first = f"command: {_command()}\nmachine: {machine}\n         each row with its commit and the load when it began"
+            lines = [f"  {name}   {row}" for name, row in self.rows.items()]
+            self.file.write_text("\n".join([first, "", self.heading, *lines, ""]))
+
+
+def _command() -> str:
+    return f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".rstrip()
+
+
+def _threads() -> str:
+    count = torch.get_num_threads()
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 class Times(dict[str, float]):

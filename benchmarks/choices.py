@@ -93,7 +93,7 @@ def ridges(options: dict[str, Any], learned: Images, judged: Images) -> None:
     """Print the accuracy with other ridges than the default, on the features of the first variant."""
     network, statistics = fitted(options, learned)
     for tolerance in TOLERANCES:
-        with mock.patch("amgc.core.loading.WITHIN", tolerance):
+        with mock.patch("amgc.core.diagonal_loading.WITHIN", tolerance):
             print(f"{f'leave-one-out within {tolerance:.1%}':40} {accuracy(network, statistics, judged):5.1f}")
     with mock.patch("amgc.core.shrinkage.separating_level", lambda statistics: statistics.shared().variances):
         print(f"{'a ridge in proportion to the variances':40} {accuracy(network, statistics, judged):5.1f}")

@@ -1,12 +1,14 @@
 """Measure drift compensation on one training by LwF: class means, ridge regression and AMGC's exact head, with and without VE.
 
     python benchmarks/compensation.py                        # digits, five tasks, three seeds; a minute or two
-    python benchmarks/compensation.py --cifar --root DATA    # CIFAR-100 as in cifar100-small, one seed; an hour
+    python benchmarks/compensation.py --cifar --root DATA    # CIFAR-100 at the budget of bench.toml, one seed; half an hour
     python benchmarks/compensation.py --quick                # digits, one epoch, one seed; nothing is kept
 
 All rows of a seed have the same network, because none of them changes its training: only what is stored of old classes and the
 classifier differ. `none` never moves statistics, `mean` moves means by the drift of the new images near them, `linear` maps
-means and covariances. λ is AMGC's margin (VE). The rows of LDC are runs of their own, with the same training.
+means and covariances. λ is AMGC's margin (VE). The rows of LDC are runs of their own, with the same training. CIFAR-100 has no
+rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start` takes the training of task 1 from
+a run of it: runs/bench/bench-t10-s1993/ncm.
 """
 
 from __future__ import annotations
@@ -55,11 +57,12 @@ class Many(LwF[Any]):
     """LwF's training, after which every row of the table stores its own statistics of the same features."""
 
     predictions: ClassVar[dict[str, list[torch.Tensor]]] = {}
+    chosen: ClassVar[dict[str, tuple[str, dict[str, Any]]]] = ROWS
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.rows: dict[str, Any] = {}
-        for name, (kind, options) in ROWS.items():
+        for name, (kind, options) in self.chosen.items():
             entry, options = find(kind), dict(options)
             still = options.pop("still", False)
             made = entry.kind(replace(entry.hyper, first=self.hyper.first, later=self.hyper.later, **options), *arguments[1:])
@@ -95,7 +98,7 @@ def curve(predictions: list[torch.Tensor], stream: TaskStream) -> list[float]:
     return found
 
 
-def settings(name: str, preset: str, changes: dict[str, Any], seed: int) -> Config:
+def settings(name: str, preset: str, changes: dict[str, Any], seed: int, start: str | None = None) -> Config:
     found, like = named(preset), "sdc" if name == "many" else name
     hyper = merged(found.hyper_of(find(like)), changes)
     return Config(
@@ -106,20 +109,22 @@ def settings(name: str, preset: str, changes: dict[str, Any], seed: int) -> Conf
         features_options=found.features_options,
         tasks=found.tasks,
         seed=seed,
-        machine=Machine(device="cpu", threads=torch.get_num_threads()),
+        machine=Machine(device="cpu", threads=torch.get_num_threads(), start=start),
     )
 
 
-def measured(preset: str, seed: int, short: dict[str, Any], maps: bool) -> dict[str, list[float]]:
+def measured(
+    preset: str, seed: int, short: dict[str, Any], ldc: dict[str, dict[str, Any]], start: str | None = None
+) -> dict[str, list[float]]:
     """Return the accuracy after each task of every row."""
     dataset, found = load(named(preset).data), {}
     Many.predictions = {}
     with tempfile.TemporaryDirectory() as folder:
-        config = settings("many", preset, short, seed)
+        config = settings("many", preset, short, seed, start)
         run(config, Path(folder) / "many", dataset=dataset)
         stream = TaskStream(dataset, *order_and_sizes(config, dataset))
         found = {name: curve(each, stream) for name, each in Many.predictions.items()}
-        for name, changes in LDC.items() if maps else ():
+        for name, changes in ldc.items():
             lines = run(settings("ldc", preset, short | changes, seed), Path(folder) / name, dataset=dataset)
             found[name] = [100 * sum(line["correct"]) / sum(line["total"]) for line in lines]
     return found
@@ -131,17 +136,22 @@ def spread(values: list[float]) -> str:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--cifar", action="store_true", help="CIFAR-100 at the budget of the preset cifar100-small")
+    arguments.add_argument("--cifar", action="store_true", help="CIFAR-100 at the budget of bench.toml")
     arguments.add_argument("--root", help="folder of cifar-100-python")
+    arguments.add_argument("--start", help="a run of bench.py with the same seed, for the training of task 1")
     arguments.add_argument("--quick", action="store_true")
     chosen = arguments.parse_args()
     if chosen.root:
         os.environ["AMGC_DATA"] = chosen.root
-    preset, seeds = ("cifar100-small", [1993]) if chosen.cifar else ("digits", [0, 1, 2])
+    preset, seeds, ldc = "digits", [0, 1, 2], LDC
+    if chosen.cifar:
+        preset, seeds, ldc = str(Path(__file__).with_name("bench.toml")), [1993], {}
+        Many.chosen = {name: row for name, row in ROWS.items() if name != "adc"}
     short = {"first": {"epochs": 1}, "later": {"epochs": 1}} if chosen.quick else {}
     torch.set_num_threads(torch.get_num_threads() if chosen.cifar else 1)
     with kept("compensation_cifar" if chosen.cifar else "compensation"):
-        curves = [measured(preset, seed, short, maps=True) for seed in seeds[: 1 if chosen.quick else None]]
+        curves = [measured(preset, seed, short, ldc, chosen.start) for seed in seeds[: 1 if chosen.quick else None]]
+        preset = Path(preset).stem
         print(f"{preset}, seeds {', '.join(map(str, seeds))}: LA, AIA in percent")
         for name in curves[0]:
             la, aia = [each[name][-1] for each in curves], [statistics.mean(each[name]) for each in curves]

@@ -1,4 +1,4 @@
-"""Measure CIFAR-100 without training: whitened patches and the closed form, from the raw files to the report.
+"""Measure CIFAR-100 with training-free patches, or with layers of a small network, and the closed form, from raw files to report.
 
     python benchmarks/fast_path.py --root DATA                 # everything, hours on two cores; resumable
     python benchmarks/fast_path.py --root DATA --only best     # or lengths, seeds, controls, front, tasks, orders
@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from _report import RESULTS, kept
 
+from amgc.features.registry import blank
 from amgc.report.paper import figures
 from amgc.runs import RunError, RunRecord, load_run
 
@@ -105,7 +106,7 @@ def show(name: str, cells: list[Cell], out: Path) -> None:
     for cell, (run, cost) in rows:
         m, options = run.metrics, run.config.get("features_options") or {}
         filters = options.get("filters") or cell.filters
-        features = filters * (options.get("components") or 2 * options.get("grid", 2) ** 2)
+        features = blank(run.config["features"], image_shape=(3, 32, 32), **options).dim
         figures = f"{100 * m.last_accuracy:5.1f}  {100 * m.average_incremental_accuracy:5.1f}  {100 * m.accuracy[0]:6.1f}"
         spent = f"{cost['seconds']:8.0f}  {cost['peak_bytes'] / 1e9:7.1f}  {cost['load']:11.2f}"
         print(f"  {filters:7}  {features:8}  {cell.tasks:3}  {cell.seed}  {figures}  {spent}  {cell.method:11}  {run.commit}")

@@ -1,12 +1,14 @@
 """Measure the server under load: requests/s and latencies for 1, 8 and 64 clients, while another client teaches.
 
-    python benchmarks/serve.py          # ten minutes
-    python benchmarks/serve.py --quick  # whether it runs
+    python benchmarks/serve.py              # ten minutes
+    python benchmarks/serve.py --only load  # or: teaching, memory; each takes less than five minutes
+    python benchmarks/serve.py --quick      # whether it runs
 
-The clients ask about one photograph in a request and wait for the answer. They run in a process of their own on the same cores,
-and are compared with the bare extractor: the same photographs, decoded and encoded in batches of 32 in one process. Then 20,000
-requests, and the memory of the server before and after. Every answer must be that of a whole model, with the classes that the
-model had at some time.
+The clients ask about one photograph in a request and wait for the answer. They run in a process of their own on the same cores.
+
+load : compared with the bare extractor, the same photographs decoded and encoded in batches of 32 in one process, before and
+    after. teaching : 64 clients while another one teaches ten classes. Every answer must have exactly the classes that the
+    model had at some time. memory : of the server, before and after 20,000 requests.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ async def ask(address: str, images: list[bytes], clients: int, total: int) -> tu
                 latencies.append(time.perf_counter() - begin)
                 kind = str(found.status_code)
                 if found.status_code == 200:
-                    kind += f", {len(found.json()['answers'][0]['classes'])} classes"
+                    names = sorted(one["label"] for one in found.json()["answers"][0]["classes"])
+                    whole = sorted(["one", "two", *(f"new {at}" for at in range(len(names) - 2))])
+                    kind += f", {len(names)} classes" if names == whole else f" but of a part of a model: {names}"
                 counts[kind] = counts.get(kind, 0) + 1
 
         begin = time.perf_counter()
@@ -81,13 +85,15 @@ async def ask(address: str, images: list[bytes], clients: int, total: int) -> tu
         return total / (time.perf_counter() - begin), latencies, counts
 
 
-def memory(address: str) -> float:
+def resident(address: str) -> float:
+    """Return the memory of the server in bytes."""
     return float(re.search(r"(?m)^amgc_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text)[1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=["load", "teaching", "memory"])
     parser.add_argument("--client", nargs=3, help="of this script itself: address, clients, requests")
     given = parser.parse_args()
     if given.client:
@@ -96,17 +102,20 @@ def main() -> None:
         print(json.dumps(asyncio.run(ask(address, images, int(clients), int(total)))))
         return
     images = photos(16 if given.quick else 256)
-    with kept("serve"), tempfile.TemporaryDirectory() as place:
-        model = Model.create(Path(place) / "model", features="lite0")
-        half = len(images) // 2
-        model.learn_all({"one": images[:half], "two": images[half:]})
-        command = [sys.executable, "-m", "amgc", "serve", str(model.path), "--port", "0", "--rate", "10000000"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            address = process.stdout.readline().split()[-1]
-            try:
-                measure(model, address, images, given.quick)
-            finally:
-                process.terminate()
+    for part in (load, teaching, memory):
+        if given.only not in (None, part.__name__):
+            continue
+        with kept(f"serve_{part.__name__}"), tempfile.TemporaryDirectory() as place:
+            model = Model.create(Path(place) / "model", features="lite0")
+            half = len(images) // 2
+            model.learn_all({"one": images[:half], "two": images[half:]})
+            command = [sys.executable, "-m", "amgc", "serve", str(model.path), "--port", "0", "--rate", "10000000"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                address = process.stdout.readline().split()[-1]
+                try:
+                    part(model, address, images, given.quick)
+                finally:
+                    process.terminate()
 
 
 class Clients:
@@ -124,33 +133,55 @@ class Clients:
         return json.loads(self.process.communicate()[0])
 
 
-def measure(model: Model, address: str, images: list[bytes], quick: bool) -> None:
-    print("== one photograph a request, lite0; the ratio is to the bare extractor, measured before and after")
+def latency(latencies: list[float]) -> str:
+    """Return the percentiles of latencies."""
+    return "   ".join(f"p{share} {np.percentile(latencies, share):.3f} s" for share in (50, 95, 99))
+
+
+def failed(counts: dict[str, int]) -> int:
+    """Return the number of requests without a right answer."""
+    return sum(count for kind, count in counts.items() if not kind.startswith("200,"))
+
+
+def load(model: Model, address: str, images: list[bytes], quick: bool) -> None:
+    print("== load: one photograph a request, lite0; the ratio is to the bare extractor, measured before and after")
     for count in (64,) if quick else (1, 8, 64):
-        total = 20 if quick else 400
+        total = 20 if quick else 800
         before = bare(model, images)
         rate, latencies, counts = Clients(address, count, total, images).answers()
         after = bare(model, images)
-        p50, p95, p99 = np.percentile(latencies, [50, 95, 99])
         ratio = rate / statistics.mean([before, after])
-        print(f"  {count} clients   {rate:.1f} requests/s   {ratio:.3f} of {before:.1f} to {after:.1f} images/s   ", end="")
-        print(f"p50 {p50:.3f} s   p95 {p95:.3f} s   p99 {p99:.3f} s   {counts}")
-    print("\n== 64 clients while another one teaches ten classes")
-    asking = Clients(address, 64, 40 if quick else 800, images)
+        compared = f"{ratio:.3f} of the extractor's {before:.1f} to {after:.1f} images/s"
+        name = "1 client" if count == 1 else f"{count} clients"
+        print(f"  {name}   {rate:.1f} requests/s   {compared}   {latency(latencies)}   {failed(counts)} of {total} failed")
+
+
+def teaching(model: Model, address: str, images: list[bytes], quick: bool) -> None:
+    print("== teaching: 64 clients ask while another one teaches ten classes of eight photographs, one after another")
+    asking = Clients(address, 64, 40 if quick else 1600, images)
+    seconds = []
     for number in range(2 if quick else 10):
         files = [("images", (f"{place}.jpg", one, "image/jpeg")) for place, one in enumerate(images[number : number + 8])]
+        begin = time.perf_counter()
         found = httpx2.post(f"{address}/api/learn", files=files, data={"label": f"new {number}"}, timeout=300)
         assert found.status_code == 200, found.text
+        seconds.append(time.perf_counter() - begin)
     rate, latencies, counts = asking.answers()
-    p50, p95, p99 = np.percentile(latencies, [50, 95, 99])
-    print(f"  teaching   {rate:.1f} requests/s   p50 {p50:.3f} s   p95 {p95:.3f} s   p99 {p99:.3f} s   {counts}")
-    print(f"  lost   {sum(count for kind, count in counts.items() if not kind.startswith('200'))} answers")
-    print("\n== memory of the server")
-    start, each, marks = memory(address), 20 if quick else 5_000, []
-    for _ in range(1 if quick else 4):
-        Clients(address, 8, each, images).answers()
-        marks.append(f"{memory(address) / 1e6:.0f}")
-    print(f"  resident   {start / 1e6:.0f} MB before, {', '.join(marks)} MB after every {each:,} requests")
+    print(f"  asking   {rate:.1f} requests/s   {latency(latencies)}")
+    print(f"  lessons   {statistics.median(seconds):.2f} s each, at most {max(seconds):.2f} s")
+    print(f"  answers   {', '.join(f'{count} with {kind}' for kind, count in sorted(counts.items()))}")
+    print(f"  failed   {failed(counts)} of {sum(counts.values())}")
+
+
+def memory(model: Model, address: str, images: list[bytes], quick: bool) -> None:
+    each, turns = (20, 1) if quick else (5_000, 4)
+    print(f"== memory: of the server, resident, before and after every {each:,} requests of 64 clients")
+    marks = [resident(address)]
+    for _ in range(turns):
+        counts = Clients(address, 64, each, images).answers()[2]
+        assert not failed(counts), counts
+        marks.append(resident(address))
+    print(f"  resident   {', '.join(f'{mark / 1e6:.0f}' for mark in marks)} MB")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_the_pages_are_what_the_script_makes_of_the_kept_files(modules) -> None:
 
 
 def test_the_examples_of_the_parsers_hold(modules) -> None:
-    for module in modules:
+    for module in (*modules, importlib.import_module("_scale")):
         failed, tried = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
         assert tried and not failed
 
@@ -106,3 +106,33 @@ def test_check_says_which_page_is_stale(modules, monkeypatch, tmp_path, capsys) 
     assert results.main() == 0 and page.read_text() == "new\n"
     monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
     assert results.main() == 0
+
+
+def test_imagenets_time_follows_from_the_measured_points(modules, monkeypatch, tmp_path) -> None:
+    scale = importlib.import_module("_scale")
+    solves = {1000: "3", 3000: "9", 10000: "30"}  # e is 1
+    row = "update 1 s   solve {} s   0 iterations   merge 0.2 ms/class   peak 2.0 GB   disk 9.0 MB   (abc, 1 thread, load 2.0)"
+    lines = [
+        "== classes: samples",
+        *(f"  shared d=1280 K={count}   {row.format(solves[count])}" for count in (10000, 3000, 1000)),
+    ]
+    texts = {"scale_classes": "\n".join(lines), "scale_workers": "== workers\n  2 workers   100.0 images/s (99.0 to 101.0)"}
+    monkeypatch.setattr(scale, "kept", lambda name: modules[0].Kept(texts[name]))
+    monkeypatch.setattr(scale, "RESULTS", tmp_path)
+    assert not scale.points("shared", 1280) and not scale.estimates()
+    for name in texts:
+        (tmp_path / f"{name}.txt").touch()
+    points = scale.points("shared", 1280)
+    assert [point.classes for point in points] == [1000, 3000, 10000] and not scale.points("shared", 128)
+    assert points[0].fields == ("1 s", "3 s", "0.2 ms", "2.0 GB", "9.0 MB", "abc, 1 thread, load 2.0")
+    assert scale.exponent(points, "solve") == pytest.approx(1, abs=0.01) and scale.exponent(points[:1], "solve") is None
+    assert [(form, kind, counts) for form, _, kind, counts, *_ in scale.exponents()] == [
+        ("shared", "closed form", [1000, 3000, 10000])
+    ]
+    small, large = scale.estimates()
+    assert (small.encode, small.solve, small.present) == (pytest.approx(12811.67), 3, 1000)
+    assert small.merge == pytest.approx(128.1167 * 1000 * 0.0002)
+    assert small.hours(1) == pytest.approx((12811.67 + 3) / 3600) and small.hours(1000) == pytest.approx(
+        (25.62 + 3) / 3600, rel=1e-3
+    )
+    assert large.solve == pytest.approx(30 * 2.1841, rel=0.02) and large.present == 8024

@@ -92,13 +92,19 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+def shortened(names: Sequence[str], most: int = 5) -> str:
+    """Join the first names of a list.
+
+    >>> shortened(list("abcdefg"))
+    'a, b, c, d, e and 2 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
 def listing(labels: Sequence[object], most: int = 10) -> str:
     """Format labels for a message.
 
     >>> listing(["cat", "dog"]), listing(range(12), most=2), listing([])
     ("'cat', 'dog'", '0, 1 and 10 more', 'none')
     """
-    if not labels:
-        return "none"
-    shown = ", ".join(repr(label) for label in labels[:most])
-    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"
+    return shortened([repr(label) for label in labels], most) or "none"

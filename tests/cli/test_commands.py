@@ -323,11 +323,11 @@ from importlib import import_module
 import tyro
 
 from amgc.cli.main import COMMANDS
-from amgc.cli.tyro_flags import quick
+from amgc.cli.tyro_flags import without_typeguard
 
 for name in sys.argv[1:]:
     module, function = COMMANDS[name][0].split(".")
-    tyro.extras.get_parser(quick(getattr(import_module(f"amgc.cli.{module}"), function)))
+    tyro.extras.get_parser(without_typeguard(getattr(import_module(f"amgc.cli.{module}"), function)))
     print(name, "typeguard" in sys.modules)
 """
 

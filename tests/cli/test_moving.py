@@ -309,7 +309,7 @@ def test_a_damaged_journal_is_refused(tmp_path, line):
 def test_two_processes_do_not_sort_into_one_folder_at_once(tmp_path):
     with (
         Mover(tmp_path, "copy"),
-        pytest.raises(FileExistsError, match=r"is being sorted into by process \d+"),
+        pytest.raises(FileExistsError, match=r"is being filled by process \d+"),
         Mover(tmp_path, "copy"),
     ):
         pass

@@ -6,14 +6,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from cli.test_own_images import folder
 
 import amgc
+from amgc.cli import workers
 from amgc.cli.main import main
-from amgc.distributed import executors
+from amgc.cli.progress import console
+from amgc.distributed import ShardProgress, executors
 from amgc.model import Model
+from amgc.model.state import State
 
 QUICK = ["--filters", "6"]
 
@@ -33,6 +38,29 @@ def test_a_folder_is_learned_in_shards(capsys):
     assert main(["learn", "chosen", "photos", "--jobs", "1"]) == 0
     assert "Features: patches, because the images are small" in capsys.readouterr().out
     assert not Path("model/.shards").exists()
+
+
+def test_the_estimated_rate_is_that_of_a_worker_with_one_thread(monkeypatch):
+    folder("photos", "cat", "dog")
+    threads, encoded, before = [], State.encoded, torch.get_num_threads()
+    monkeypatch.setattr(State, "encoded", lambda *given: (threads.append(torch.get_num_threads()), encoded(*given))[1])
+    try:
+        torch.set_num_threads(2)
+        assert main(["learn", "model", "photos", *QUICK, "--jobs", "1"]) == 0
+        assert set(threads) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_progress_has_the_rate_of_this_call_and_the_time_left(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(workers, "LINE_SECONDS", 0.0)
+    with workers.shown(console(), quiet=False) as show:
+        show(ShardProgress(2, 8, 500, 0.25))  # an earlier call has done a quarter
+        now[0] = 20.0
+        show(ShardProgress(4, 8, 1000, 0.5))
+    assert "4 of 8 shards, 1,000 images merged, 25 images/s; about 40 s left." in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_lesson_that_was_stopped_goes_on_with_the_same_command(monkeypatch, capsys):
@@ -96,17 +124,47 @@ def test_the_error_without_ray_says_what_to_install(monkeypatch, capsys):
     assert not Path("model/manifest.json").exists()
 
 
+WITH_A_KILLER = """
+import os, signal, sys
+from dataclasses import dataclass
+from amgc.cli import learn
+from amgc.cli.main import main
+
+@dataclass(frozen=True)
+class Killer:
+    driver: int = os.getpid()
+    name: str = "the killer"
+    size: int = 1
+    unit: str = "images"
+    def stamp(self):
+        return "1"
+    def samples(self):
+        if os.getpid() != self.driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return iter(())
+
+whole = learn.shards_of
+def shards_of(*given):
+    shards, left_out = whole(*given)
+    return [Killer(), *shards], left_out
+learn.shards_of = shards_of
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
-def test_ray_gives_the_same_bits(monkeypatch):
+def test_ray_gives_the_same_bits_and_a_shard_that_kills_its_worker_is_named(monkeypatch):
     """Ray Data with two actors. tests/distributed kills the driver, which does not depend on where the workers are."""
     pytest.importorskip("ray.data", reason="needs Ray Data: pip install 'amgc[ray]'")
     folder("photos", "cat", "dog")
     monkeypatch.setenv("PYTHONPATH", str(Path(amgc.__file__).parents[1]))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     flags = ["photos", *QUICK, "--shard-files", "7", "--quiet"]
-    command = [sys.executable, "-m", "amgc", "learn", "model", *flags, "--on", "ray", "--jobs", "2"]
+    Path("killer.py").write_text(WITH_A_KILLER)
+    command = [sys.executable, "killer.py", "learn", "model", *flags, "--on", "ray", "--jobs", "2", "--skip-shards"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
+    assert "left out: the killer: its worker was killed 3 times" in done.stderr
     assert main(["learn", "other", *flags, "--jobs", "1"]) == 0
     assert Model.open("model").classes == {"cat": 12, "dog": 12}
     assert bits("model") == bits("other")

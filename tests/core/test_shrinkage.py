@@ -12,7 +12,7 @@ from reference import assert_close
 from sklearn.datasets import load_wine
 
 from amgc import AMGCClassifier
-from amgc.core.loading import chosen_loadings
+from amgc.core.diagonal_loading import chosen_loadings
 from amgc.core.shrinkage import pooled_covariance, regularisation, variance_level
 from amgc.core.statistics import ClassStatistics
 from amgc.core.within import Within

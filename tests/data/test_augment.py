@@ -28,14 +28,14 @@ def seeded(seed: int) -> Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def chance(seed: int) -> BatchRandom:
+def batch_random(seed: int) -> BatchRandom:
     return BatchRandom(seeded(seed))
 
 
 def test_every_pad_crop_is_a_window_of_the_padded_image_and_all_windows_occur() -> None:
     images, found = batch(300), set()
     padded = functional.pad(images, (2, 2, 2, 2))
-    for row, crop in enumerate(pad_crop(images, 2, chance(0))):
+    for row, crop in enumerate(pad_crop(images, 2, batch_random(0))):
         places = [
             place
             for place in product(range(5), repeat=2)
@@ -48,7 +48,7 @@ def test_every_pad_crop_is_a_window_of_the_padded_image_and_all_windows_occur() 
 
 def test_flip_mirrors_about_half_of_the_images_and_leaves_the_others() -> None:
     images = batch(1000)
-    flipped = flip(images, chance(0))
+    flipped = flip(images, batch_random(0))
     mirrored = (flipped == images.flip(3)).flatten(1).all(1)
     same = (flipped == images).flatten(1).all(1)
     assert bool((mirrored ^ same).all())
@@ -58,7 +58,7 @@ def test_flip_mirrors_about_half_of_the_images_and_leaves_the_others() -> None:
 def test_brightness_multiplies_each_image_by_one_number_in_the_range_and_stops_at_white() -> None:
     images = torch.full((500, 1, 2, 2), 100, dtype=torch.uint8)
     images[:, :, 1] = 255
-    changed = brightness(images, 63 / 255, chance(0))
+    changed = brightness(images, 63 / 255, batch_random(0))
     factor = changed[:, 0, 0, 0] / 100
     assert float(factor.min()) >= 1 - 63 / 255 - 1e-6 and float(factor.max()) <= 1 + 63 / 255 + 1e-6
     assert float(factor.max() - factor.min()) > 0.45
@@ -67,8 +67,8 @@ def test_brightness_multiplies_each_image_by_one_number_in_the_range_and_stops_a
 
 def test_resized_crop_equals_cutting_and_scaling_each_image() -> None:
     images = batch(40, size=20)
-    result = resized_crop(images, 12, chance(4))
-    boxes = crop_boxes(40, 20, 20, chance(4), (0.08, 1.0), (3 / 4, 4 / 3))
+    result = resized_crop(images, 12, batch_random(4))
+    boxes = crop_boxes(40, 20, 20, batch_random(4), (0.08, 1.0), (3 / 4, 4 / 3))
     for image, crop, (top, left, tall, wide) in zip(images, result, boxes.tolist(), strict=True):
         window = image[None, :, top : top + tall, left : left + wide].float()
         expected = functional.interpolate(window, (12, 12), mode="bilinear", align_corners=False)[0]
@@ -76,7 +76,7 @@ def test_resized_crop_equals_cutting_and_scaling_each_image() -> None:
 
 
 def test_crop_windows_lie_within_the_image_and_have_the_stated_area_and_shape() -> None:
-    box = crop_boxes(2000, 40, 56, chance(0), (0.08, 1.0), (3 / 4, 4 / 3))
+    box = crop_boxes(2000, 40, 56, batch_random(0), (0.08, 1.0), (3 / 4, 4 / 3))
     top, left, tall, wide = box.T
     assert int(top.min()) >= 0 and int(left.min()) >= 0
     assert int((top + tall).max()) <= 40 and int((left + wide).max()) <= 56
@@ -87,7 +87,7 @@ def test_crop_windows_lie_within_the_image_and_have_the_stated_area_and_shape() 
 
 
 def test_where_no_window_fits_the_centre_is_taken() -> None:
-    box = crop_boxes(3, 4, 400, chance(0), (0.9, 1.0), (3 / 4, 4 / 3))
+    box = crop_boxes(3, 4, 400, batch_random(0), (0.9, 1.0), (3 / 4, 4 / 3))
     assert box.tolist() == [[0, 198, 4, 5]] * 3
 
 
@@ -151,12 +151,14 @@ def test_the_same_generator_state_gives_the_same_batch(resized: bool) -> None:
 
 
 WAYS: dict[str, Callable[[Tensor, BatchRandom], Tensor]] = {
-    "pad_crop": lambda images, chance: pad_crop(images, 2, chance),
+    "pad_crop": lambda images, batch_random: pad_crop(images, 2, batch_random),
     "flip": flip,
-    "brightness": lambda images, chance: brightness(images, 0.25, chance),
-    "resized_crop": lambda images, chance: resized_crop(images, 6, chance),
-    "crop_boxes": lambda images, chance: crop_boxes(len(images), 20, 30, chance, (0.08, 1.0), (3 / 4, 4 / 3)),
-    "crop_boxes, none fits": lambda images, chance: crop_boxes(len(images), 8, 20, chance, (0.5, 1.0), (3 / 4, 4 / 3)),
+    "brightness": lambda images, batch_random: brightness(images, 0.25, batch_random),
+    "resized_crop": lambda images, batch_random: resized_crop(images, 6, batch_random),
+    "crop_boxes": lambda images, batch_random: crop_boxes(len(images), 20, 30, batch_random, (0.08, 1.0), (3 / 4, 4 / 3)),
+    "crop_boxes, none fits": lambda images, batch_random: crop_boxes(
+        len(images), 8, 20, batch_random, (0.5, 1.0), (3 / 4, 4 / 3)
+    ),
     "padded": Augment(8, (0.5,) * 3, (0.25,) * 3, padding=2, flip=True, brightness=0.25),
     "resized": Augment(6, (0.5,) * 3, (0.25,) * 3, flip=True, brightness=0.25, resized=True),
 }
@@ -178,7 +180,7 @@ def test_processes_that_share_a_batch_augment_each_image_as_one_process_that_hol
 
 
 def test_numbers_of_one_process_are_those_of_the_bare_generator() -> None:
-    ours, plain = chance(1), seeded(1)
+    ours, plain = batch_random(1), seeded(1)
     assert torch.equal(ours.uniform((5, 2)), torch.rand(5, 2, generator=plain))
     assert torch.equal(ours.integers((2, 5), 9, dim=1), torch.randint(9, (2, 5), generator=plain))
     assert torch.equal(ours.uniform((5,), 2, 3), torch.rand(5, generator=plain) + 2)

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,13 +21,15 @@ from PIL import Image
 
 import amgc
 from amgc import tensor_files
+from amgc.core.parameters import DeviceError
 from amgc.core.statistics import ClassStatistics
 from amgc.data.shards import Sample, ShardError, file_shards
-from amgc.distributed.executors import LocalProcesses, here
+from amgc.distributed.executors import LocalProcesses, OnRay, here
 from amgc.distributed.finished import SHARDS
 from amgc.distributed.learn import learn_shards
 from amgc.distributed.worker import CHUNK, KIND, Job, Worker, read_part
 from amgc.model import Model, ModelError
+from amgc.model.folder import ModelBusyError
 
 KINDS = ("cat", "dog", "owl")
 
@@ -340,3 +344,156 @@ def test_the_features_of_a_single_image_are_never_on_the_disk(vectors, tmp_path)
     other = Model.create(tmp_path / "other", features="vectors")
     learn_shards(other, given)
     assert bits(vectors) == bits(other) and vectors.classes == {"cat": 3, "dog": 2, "owl": 3}
+
+
+# ---- what comes from workers is not trusted --------------------------------------------------------------------------
+
+
+def damaging(job: Job, given: list) -> Iterator:
+    """An executor whose second result is damaged on the way."""
+    for number, found in here(job, given):
+        yield number, found[:-9] if number == 1 else found
+
+
+def test_statistics_that_are_damaged_on_the_way_are_an_error_and_skipped_only_if_asked(vectors):
+    given = [rows(*2 * ("cat", "dog"), seed=seed) for seed in range(3)]
+    with pytest.raises(ModelError, match=rf"{given[1].name}: its statistics cannot be used: .* Nothing was learned; 1 of 3"):
+        learn_shards(vectors, given, damaging)
+    assert not Model.open(vectors.path).classes
+    learned = learn_shards(vectors, given, damaging, on_bad_shard="skip")
+    assert learned.added == {"cat": 4, "dog": 4} and learned.bad_shards[0][0] == given[1].name
+
+
+def test_a_shard_whose_classes_are_numbers_is_skipped_if_asked(vectors):
+    strange = rows("3", "4", "3", "4", seed=1)
+    given = [rows(*2 * ("cat", "dog"), seed=0), strange, rows(*2 * ("cat", "owl"), seed=2)]
+    learned = learn_shards(vectors, given, on_bad_shard="skip")
+    assert learned.added == {"cat": 4, "dog": 2, "owl": 2}
+    assert [name for name, _ in learned.bad_shards] == [strange.name] and "numbers such as '3'" in learned.bad_shards[0][1]
+
+
+def test_shards_that_an_earlier_call_skipped_are_tried_again_by_a_call_that_skips_none(vectors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = [rows(*2 * ("cat", "dog"), seed=seed) for seed in range(3)]
+    given = [good[0], rows("cat", "cat", seed=5, fault="once"), *good[1:]]
+
+    def stopping(job: Job, waiting: list) -> Iterator:
+        for number, found in here(job, waiting):
+            yield number, "it cannot be read." if number == 1 else found
+            if number == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn_shards(vectors, given, stopping, on_bad_shard="skip")
+    learned = learn_shards(Model.open(vectors.path), given)
+    assert learned.added == {"cat": 8, "dog": 6} and not learned.bad_shards
+
+
+def test_a_second_driver_is_refused_and_the_first_one_goes_on(vectors):
+    given = [rows(*2 * ("cat", "dog"), seed=seed) for seed in range(2)]
+    refused = []
+
+    def disturbed(job: Job, waiting: list) -> Iterator:
+        for one in here(job, waiting):
+            with pytest.raises(ModelBusyError, match="is learning from shards already"):
+                learn_shards(Model.open(vectors.path), given)
+            refused.append(one[0])
+            yield one
+
+    assert learn_shards(vectors, given, disturbed).images == 8 and refused == [0, 1]
+    assert Model.open(vectors.path).classes == {"cat": 4, "dog": 4}
+
+
+def test_numbers_that_are_too_large_are_an_error_that_names_the_shard(vectors):
+    large = Rows(tuple((label, (sign * 1e30, 0.0, 0.0, 0.0)) for label in ("cat", "dog") for sign in (1, -1)))
+    with pytest.raises(ModelError, match=rf"^{large.name}: .*too large.*Nothing was learned"):
+        learn_shards(vectors, [rows(*2 * ("cat", "dog")), large])
+    assert not Model.open(vectors.path).classes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the state of processes in /proc")
+def test_workers_end_when_their_driver_is_killed(tmp_path, shards, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{Path(amgc.__file__).parents[1]}:{Path(__file__).parents[1]}")
+    code = f"""
+import multiprocessing, os, sys
+from distributed.test_learn_shards import rows
+from amgc.distributed import LocalProcesses, learn_shards
+from amgc.model import Model
+def executor(job, waiting):
+    for one in LocalProcesses(2)(job, waiting):
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+        os.kill(os.getpid(), 9)
+if __name__ == "__main__":
+    learn_shards(Model.create({str(tmp_path / "model")!r}, "vectors"), [rows("cat", "dog")] * 2, executor)
+"""
+    script = tmp_path / "driver.py"
+    script.write_text(code)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as driver:
+        workers = [int(one) for one in driver.stdout.readline().split()]
+    assert driver.returncode == -9 and len(workers) == 2
+    end = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").is_dir() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() for pid in workers):
+        assert time.monotonic() < end, "a worker without a driver is still there"
+        time.sleep(0.05)
+
+
+# ---- Ray, without a cluster ------------------------------------------------------------------------------------------
+
+
+class FakeRay:
+    """As much of Ray Data as `OnRay` uses. Actors run here; one that is `fatal` loses its shard."""
+
+    def __init__(self, fatal: int) -> None:
+        self.data, self.fatal, self.asked, self.stopped = self, fatal, {}, False
+        self.DataContext, self.ActorPoolStrategy, self.context = self, dict, SimpleNamespace()
+
+    def get_current(self) -> SimpleNamespace:
+        return self.context
+
+    def init(self, **how: object) -> None:
+        self.how = how
+
+    def from_items(self, items: list, override_num_blocks: int) -> FakeRay:
+        self.items = items
+        return self
+
+    def map_batches(self, actor: type, fn_constructor_args: tuple, **asked: object) -> FakeRay:
+        self.job, self.asked = fn_constructor_args[0], asked
+        self.actor = actor(replace(self.job, device="cpu"), fn_constructor_args[1])
+        return self
+
+    def iter_rows(self) -> Iterator[dict]:
+        for item in self.items:
+            if item["number"] != self.fatal:
+                found = self.actor({"number": np.array([item["number"]])})
+                yield {name: values[0] for name, values in found.items()}
+
+    def shutdown(self) -> None:
+        self.stopped = True
+
+
+def test_on_ray_a_shard_that_kills_its_worker_is_named_and_the_others_are_kept(vectors, monkeypatch):
+    given = [rows(*2 * ("cat", "dog"), seed=seed) for seed in range(3)]
+    ray = FakeRay(fatal=1)
+    monkeypatch.setattr("amgc.distributed.executors.import_ray", lambda: ray)
+    with pytest.raises(ModelError, match=rf"{given[1].name}: its worker was killed 3 times.*2 of 3 shards are kept"):
+        learn_shards(vectors, given, OnRay(2))
+    assert ray.context.max_errored_blocks == -1 and ray.asked["max_task_retries"] == 2 and ray.stopped
+    assert learn_shards(vectors, given, OnRay(2), on_bad_shard="skip").images == 8
+
+
+def test_on_ray_the_gpus_of_a_worker_are_asked_for_and_used(vectors, monkeypatch):
+    for gpus, device in ((0.5, "cuda"), (0, "cpu")):
+        ray = FakeRay(fatal=-1)
+        monkeypatch.setattr("amgc.distributed.executors.import_ray", lambda ray=ray: ray)
+        learn_shards(vectors, [rows(*2 * ("cat", "dog"), seed=int(2 * gpus))], OnRay(1, gpus=gpus, cpus=2))
+        assert (ray.job.device, ray.asked["num_gpus"], ray.asked["num_cpus"]) == (device, gpus or None, 2)
+
+
+def test_a_worker_without_the_gpu_that_was_asked_for_is_an_error(tmp_path, shards):
+    model = new(tmp_path, "model")
+    learn_shards(model, shards)
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceError, match="has no device 'cuda'"):
+            Worker(Job(str(model.path), model.state.checksum, device="cuda"))

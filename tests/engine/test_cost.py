@@ -156,6 +156,19 @@ def test_the_promised_disk_is_enough_and_not_far_too_much(counts: dict[str, int]
     assert largest / 2 < watch.cost.disk < 4 * largest
 
 
+def test_each_kind_of_step_of_a_task_is_listed_with_its_number(tmp_path: Path) -> None:
+    config = tiny.config("amgc", sizes=(3, 2, 2), later={"epochs": 3, "batch_size": 4})
+    session = session_module.Session(config, tmp_path, Watch(), tiny.images((6, 6, 6, 3, 3, 2, 2)))
+    images = sum(session.stream.class_counts[0][3:5])
+    found = list(cost_module.parts(session, 1, cost_module.measure(session)[1]))
+    counts = {part.what: part.count for part in found}
+    tests = sum(session.stream.class_counts[1][:5])
+    assert counts["optimiser step"] == 3 * -(-images // 4)
+    assert counts["image through the network"] == images + tests  # for the statistics and the evaluation
+    assert counts["row of Method.end"] == images and counts["rest of Method.end"] == 1
+    assert len(counts) == len(found) and all(part.step >= 0 for part in found)
+
+
 def test_a_finished_run_costs_nothing_more(counts: dict[str, int], tmp_path: Path) -> None:
     run(tiny.config(), tmp_path, dataset=tiny.images())
     watch = Ask(counts)

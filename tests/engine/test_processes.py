@@ -59,6 +59,13 @@ RUNS: dict[str, dict[str, Any]] = {
         "features": "patches",
         "features_options": {"filters": 4},
     },
+    "layers": {
+        "method": "amgc-closed",
+        "hyper": {"ridge": 0.01},
+        "first": {"epochs": 0},
+        "features": "layers",
+        "features_options": {"filters": 4, "widths": (4,), "steps": 3, "networks": 2},
+    },
     "frozen": {"method": "dblc", "later": LATER | {"extractor_lr": 0.0}},
     "batch norm in every task": {"method": "finetune", "later": LATER | {"batchnorm": "train"}},
     "an image each": {"method": "finetune", "first": FIRST | {"batch_size": 2}},

@@ -128,6 +128,21 @@ def test_a_method_may_choose_its_own_groups(tmp_path: Path, monkeypatch: pytest.
     ]
 
 
+def test_a_method_with_its_own_groups_and_clipping_resumes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parameter_groups(self: Finetune, phase: Phase, network: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
+        return [{"params": network[:2], "lr": 0.5}, {"params": self.trainable()}]  # the rest of the network stays
+
+    tiny.variant(monkeypatch, "finetune", parameter_groups=parameter_groups)
+    config = tiny.config("finetune", first={"clip": 0.5}, later={"clip": 0.5, "extractor_lr": 0.05})
+    run(config, tmp_path / "whole", dataset=tiny.images())
+    with pytest.raises(Stopped):
+        run(config, tmp_path / "stopped", StopAt(1, 4), dataset=tiny.images())
+    resume(tmp_path / "stopped", dataset=tiny.images())
+    tiny.assert_same_bits(tmp_path / "whole", tmp_path / "stopped")
+
+
 def test_images_come_in_random_order_and_augmented_if_requested(tmp_path: Path) -> None:
     session = Session(tiny.config("finetune"), tmp_path, Watch(), tiny.images())
     images = ImagesOfTask(session.features, session.task(1))

@@ -18,7 +18,7 @@ from amgc.cli.errors import say
 from amgc.cli.main import main
 from amgc.cli.moving import JOURNAL, undo
 from amgc.locking import locked
-from amgc.model.export.archive import unpack
+from amgc.model.folder import unpack
 from amgc.runs.folder import RunFolder
 
 PRECIOUS = "the only copy\n"

@@ -17,8 +17,8 @@ from amgc.features.extractor import Extractor, evaluating, freeze_batchnorm
 from amgc.features.registry import EXTRACTORS, Options, build, extractors, feature_extractor
 from amgc.options import option
 
-# Not those that start from no random weights: test_patches.py and test_lite.py test them.
-OURS = [name for name in extractors() if name not in ("timm", "patches", "lite0", "lite1", "lite2")]
+# Not those that start from no random weights: test_patches.py, test_layers.py and test_lite.py test them.
+OURS = [name for name in extractors() if name not in ("timm", "patches", "layers", "lite0", "lite1", "lite2")]
 VARIANTS = [
     ("convnet", {}, (8, 28, 32)),
     ("convnet", {"dim": 128}, (8, 32)),

@@ -7,6 +7,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,10 @@ from amgc.data import Dataset
 from amgc.engine.config import Config, Machine
 from amgc.engine.processes import Processes
 from amgc.engine.run import run
+from amgc.methods import registry
+from amgc.methods.contract import Phase, Task, TaskImages
+from amgc.methods.lwf import LwF, LwFHyper
+from amgc.methods.registry import find
 
 pytestmark = [pytest.mark.slow, pytest.mark.cpus]  # tests/engine/test_processes.py watches over the engine
 FIXED = {"batchnorm": "fixed", "optimizer": "sgd"}
@@ -36,7 +43,34 @@ METHODS: dict[str, dict[str, Any]] = {
     "ldc": {},  # a second stage, on augmented images
     "efc++": {"first": GENTLE, "later": GENTLE},
     "adagauss": {"first": GENTLE, "later": GENTLE},  # and modules of its own
+    "lwf-grouped": {"first": {"clip": 0.5}, "later": {"clip": 0.5}},  # and clipped gradients, with learning rates of its own
 }
+
+
+class Grouped(LwF[LwFHyper]):
+    """LwF in which the first layer has another learning rate, and that notes a shuffled, augmented pass over the images."""
+
+    remembers = (*LwF.remembers, "brightness")
+    brightness = torch.zeros(0)
+
+    def parameter_groups(self, phase: Phase, network: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
+        return [{"params": network[:2], "lr": 0.01}, {"params": network[2:]}, {"params": self.trainable(), "lr": 0.05}]
+
+    def collect(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
+        shown = [images.gather(batch.mean((1, 2, 3))) for batch, _ in images.batches(5, generator, augmented=True)]
+        self.brightness = torch.cat([self.brightness, *shown])
+
+
+@contextmanager
+def registered(case: str) -> Iterator[None]:
+    """Replace LwF by `Grouped` in its own case."""
+    entries = dict(registry.METHODS.entries)
+    if case == "lwf-grouped":
+        registry.METHODS.entries["lwf"] = replace(find("lwf"), make=Grouped)
+    try:
+        yield
+    finally:
+        registry.METHODS.entries["lwf"] = entries["lwf"]
 
 
 def images() -> Dataset:
@@ -53,7 +87,8 @@ def config(case: str) -> Config:
 def in_two_processes(root: Path) -> None:
     """What each of the two does."""
     for case in METHODS:
-        run(config(case), root / case, dataset=images())
+        with registered(case):
+            run(config(case), root / case, dataset=images())
     processes = Processes(Machine(device="cpu"))
     torch.save(processes.count, root / f"count-{processes.fabric.global_rank}.pt")
 
@@ -83,7 +118,8 @@ def test_under_torchrun_its_processes_share_the_run(two: Path) -> None:
 
 @pytest.mark.parametrize("case", METHODS)
 def test_two_processes_give_the_same_but_for_rounding(case: str, two: Path, tmp_path: Path) -> None:
-    run(config(case), tmp_path, dataset=images())
+    with registered(case):
+        run(config(case), tmp_path, dataset=images())
     (header, one), (others_header, other) = tiny.saved(tmp_path), tiny.saved(two / case)
     assert header["lines"][-1]["correct"] == others_header["lines"][-1]["correct"]
     assert one.keys() == other.keys()

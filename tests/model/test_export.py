@@ -15,10 +15,10 @@ from amgc.cli.main import main
 from amgc.features import build
 from amgc.features.weights import save_extractor
 from amgc.model import Model, ModelError
-from amgc.model.export import onnx as export
-from amgc.model.export.onnx import export_onnx
-from amgc.model.export.onnx_graph import IR, OPSET, Graph, _area, resized
+from amgc.model import onnx as export
 from amgc.model.inputs import Frame, Input
+from amgc.model.onnx import export_onnx
+from amgc.model.onnx_graph import IR, OPSET, Graph, _area, resized
 
 pytestmark = pytest.mark.cpus
 
@@ -50,9 +50,9 @@ def lived(network: torch.nn.Module) -> torch.nn.Module:
 
 def blends(size: tuple[int, int], count: int = 3) -> np.ndarray:
     """Return images (n, h, w, 3) between two classes, so that no probability is rounded to 0 or 1."""
-    chance = np.random.default_rng(sum(size))
+    rng = np.random.default_rng(sum(size))
     first, second = (np.stack(draw(kind, count, seed=5)).astype(float) for kind in ("cat", "dog"))
-    mixed = (first + second) / 2 + chance.normal(0, 3, first.shape)
+    mixed = (first + second) / 2 + rng.normal(0, 3, first.shape)
     resized = [Image.fromarray(one.clip(0, 255).astype(np.uint8)).resize(size[::-1]) for one in mixed]
     return np.stack([np.asarray(one) for one in resized])
 
@@ -146,10 +146,10 @@ def test_images_are_resized_bit_identically_to_pillow(frame):
     made = helper.make_graph(graph.nodes, "resize", [inside], [outside], graph.constants)
     whole = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
     session = onnxruntime.InferenceSession(whole.SerializeToString())
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(40):
-        height, width = chance.integers(4, 150, 2)
-        images = chance.integers(0, 256, (2, height, width, 3), dtype=np.uint8)
+        height, width = rng.integers(4, 150, 2)
+        images = rng.integers(0, 256, (2, height, width, 3), dtype=np.uint8)
         expected = np.stack([frame.pixels(Input("one", image)) for image in images])
         np.testing.assert_array_equal(session.run(None, {"images": images})[0], expected, err_msg=f"{height} × {width}")
 
@@ -168,7 +168,7 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     monkeypatch.undo()
-    monkeypatch.setattr("amgc.model.export.onnx_graph.BITS", 5)  # coarse weights: pixels that are off by a few
+    monkeypatch.setattr("amgc.model.onnx_graph.BITS", 5)  # coarse weights: pixels that are off by a few
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_text() == "what was there"

@@ -35,9 +35,9 @@ def observe(folder: Path, margins: bool = True, plane: bool = True) -> Path:
 
 def draw(task: int) -> dict[str, Any]:
     """Return the plane of classes 0 and 1, which approach each other and spread from task to task."""
-    chance = random.Random(task)
+    rng = random.Random(task)
     spread = 1 + 0.2 * task
-    points = [[[chance.gauss(at, spread), chance.gauss(0, 1.5)] for _ in range(60)] for at in (-3 + task / 3, 3 - task / 3)]
+    points = [[[rng.gauss(at, spread), rng.gauss(0, 1.5)] for _ in range(60)] for at in (-3 + task / 3, 3 - task / 3)]
     enlarged = [[1.4, 0.3], [0.3, 2.8]] if task else None
     gaussians = [{"mean": [at, 0.0], "covariance": [[1.0, 0.3], [0.3, 2.0]], "enlarged": enlarged} for at in (-3.0, 3.0)]
     return {"classes": [0, 1], "points": points, "gaussians": gaussians}

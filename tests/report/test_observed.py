@@ -80,7 +80,7 @@ def plane(**changes: Any) -> Callable[[dict[str, Any]], Any]:
         (change(confusion=[[0, 0]]), r"confusion\[0\] must have 3 items, not 2"),
         (change(confusion=[[0, 0, "3"]]), r"confusion\[0\]\[2\] must be int, not '3'"),
         (change(confusion=[[0, 3, 5]]), r"a cell of the confusion is \[0, 3, 5\], with 3 seen classes"),
-        (change(confusion=[[0, 0, 91], [0, 2, 9], *CONTENT["confusion"][2:]]), "does not sum to what metrics.jsonl has"),
+        (change(confusion=[[0, 0, 91], [0, 2, 9], *CONTENT["confusion"][2:]]), "not the numbers of metrics.jsonl"),
         (change(confusion=None), "confusion must be a list, not None"),
         (change(margins={"own": [1, 2], "pairs": None}), "there must be 3 margins, not 2"),
         (change(margins={"own": [1, 2, None], "pairs": None}), r"margins.own\[2\] must be float, not None"),

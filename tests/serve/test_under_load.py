@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from serving import BASE, parts, png, server, taught
@@ -197,20 +200,62 @@ def test_the_buckets_are_in_order():
     assert list(metrics.BUCKETS) == sorted(metrics.BUCKETS)
 
 
+def test_a_refused_request_is_told_when_to_try_again(model):
+    app = create_app(model)
+    with TestClient(app, base_url=BASE) as client:
+        app.state.batcher.waiting = batching.WAITING  # as if others' images waited
+        refused = client.post("/api/predict", files=parts(png("sea", 5)))
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "2"
+        assert "1024 pictures are waiting already" in refused.json()["detail"]
+        assert "amgc_refused_total 1\n" in client.get("/metrics").text
+        app.state.batcher.waiting = 0
+        assert client.post("/api/predict", files=parts(png("sea", 5))).status_code == 200
+
+
+def test_a_server_that_is_being_stopped_is_alive_and_not_ready(model):
+    app = create_app(model)
+    with TestClient(app, base_url=BASE) as client:
+        app.state.updates.stop()
+        assert (client.get("/readyz").status_code, client.get("/healthz").status_code) == (503, 200)
+
+
 @pytest.mark.slow
 def test_replicas_answer_follow_the_folder_and_are_replaced(tmp_path):
     model = taught(tmp_path / "model")
-    with server(model.path, "--workers", "2", home=tmp_path) as served:
+    with server(model.path, "--workers", "2", home=tmp_path, complaints=r"worker \d+ ended \(exit code -9\).*") as served:
         assert "Ask it at" in served.said
         with httpx2.Client(base_url=served.address, timeout=120) as client:
             with ThreadPoolExecutor(8) as pool:
                 ask = lambda _: client.post("/api/predict", files=parts(png("sea", 7)))  # noqa: E731
                 assert {found.status_code for found in pool.map(ask, range(24))} == {200}
-            assert "amgc_images_total 24\n" in client.get("/metrics").text
-            model.learn([png("brick", seed) for seed in range(4)], "brick")
+                assert "amgc_images_total 24\n" in client.get("/metrics").text
+                asked = [pool.submit(ask, number) for number in range(60)]
+                model.learn([png("brick", seed) for seed in range(4)], "brick")
+                classes = [[one["label"] for one in found.result().json()["answers"][0]["classes"]] for found in asked]
+                assert {len(own) for own in classes} <= {2, 3} and all(own[0] == "sea" for own in classes)
             deadline = time.monotonic() + 60
             streak = 0
             while streak < 6:  # whichever process answers
                 assert time.monotonic() < deadline
                 streak = streak + 1 if len(client.get("/api/classes").json()["classes"]) == 3 else 0
                 time.sleep(0.05)
+        replicas = children(served.process.pid)
+        os.kill(replicas[0], signal.SIGKILL)
+        while len(set(children(served.process.pid)) - {replicas[0]}) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with httpx2.Client(base_url=served.address, timeout=120) as client, ThreadPoolExecutor(4) as pool:
+            ask = lambda _: client.post("/api/predict", files=parts(png("sea", 7)))  # noqa: E731
+            assert {found.status_code for found in pool.map(ask, range(8))} == {200}
+            begun = [pool.submit(ask, number) for number in range(4)]
+            time.sleep(0.05)
+            served.process.send_signal(signal.SIGTERM)
+            for one in begun:  # it is answered, or was never accepted
+                assert isinstance(one.exception(), httpx2.TransportError) or one.result().status_code == 200
+            assert sum(one.exception() is None for one in begun) >= 1
+
+
+def children(pid: int) -> list[int]:
+    """Return the replicas of a server, in which multiprocessing runs a function."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(one) for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]

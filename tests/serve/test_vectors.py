@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from amgc.model import Model
 from amgc.serve.app import create_app
+from amgc.serve.batching import VECTORS
 
 ZIP = {"Content-Type": "application/zip"}
 
@@ -80,6 +81,18 @@ def test_pictures_json_that_is_none_and_vectors_without_a_name_are_refused(clien
         answer = images.post("/api/open", content=model.packed(), headers=ZIP)
         assert answer.status_code == 422 and "a model of vectors, and this server takes images" in answer.json()["detail"]
     assert client.post("/api/open", content=model.packed(), headers=ZIP).status_code == 200
+
+
+def test_vectors_that_wait_have_a_limit(model):
+    app = create_app(model)
+    with TestClient(app, base_url=BASE) as client:
+        app.state.batcher.waiting = VECTORS  # as if others' vectors waited
+        refused = client.post("/api/predict", json={"vectors": drawn("ant", 2).tolist()})
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "2"
+        assert "100000 vectors are waiting" in refused.json()["detail"]
+        app.state.batcher.waiting = 0
+        assert client.post("/api/predict", json={"vectors": drawn("ant", 2).tolist()}).status_code == 200
+        assert app.state.batcher.waiting == 0
 
 
 def test_the_description_says_that_requests_are_vectors(client):

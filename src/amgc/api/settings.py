@@ -1,4 +1,4 @@
-"""Keyword arguments as the configs, and as the flags, of the command line."""
+"""Convert keyword arguments to the configs and to the flags of the command line."""
 
 from __future__ import annotations
 

@@ -95,12 +95,12 @@ def choose(arguments: Sequence[str]) -> Choice:
     return choice
 
 
-def _chosen(find: Callable[[str], E], name: str, preset: Preset, theirs: str, options: dict[str, Any]) -> Chosen[E]:
-    """Return the data set or extractor called `name`, with the preset's options if it is `theirs`, the preset's."""
+def _chosen(find: Callable[[str], E], name: str, preset: Preset, preset_name: str, options: dict[str, Any]) -> Chosen[E]:
+    """Return the data set or extractor called `name`, with the preset's `options` if the preset names the same one."""
     name = absolute_name(name)
     entry = find(name)
-    same = split_name(name)[0] == split_name(absolute_name(theirs))[0]
-    with preset.blamed():
+    same = split_name(name)[0] == split_name(absolute_name(preset_name))[0]
+    with preset.naming_the_file():
         return Chosen(name, entry, entry.with_options(options if same else {}), same)
 
 

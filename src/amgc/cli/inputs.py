@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from tyro.conf import arg
 
 from amgc.cli.errors import UsageError
-from amgc.cli.output import shortened
 from amgc.data.shards import Shard, VectorShard, file_shards, is_source, open_source
 from amgc.data.vectors import LABEL, Split, by_class, is_vector_file, read_vectors
+from amgc.text import shortened
 
 if TYPE_CHECKING:
     from amgc.model import Model

@@ -23,12 +23,12 @@ from amgc.cli.inputs import (
     shards_of,
     vectors_by_class,
 )
-from amgc.cli.output import shortened, show
+from amgc.cli.output import show
 from amgc.cli.own_images import ModelFolder
 from amgc.cli.tyro_flags import several
 from amgc.cli.workers import On, Workers, has_finished, is_unfinished, learn_shards
 from amgc.data.shards import Shard
-from amgc.text import duration, plural
+from amgc.text import duration, plural, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console

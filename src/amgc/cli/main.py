@@ -70,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             import tyro
 
-            from amgc.cli.tyro_flags import quick
+            from amgc.cli.tyro_flags import without_typeguard
 
-            outcome.code = tyro.cli(quick(command), args=rest, prog=f"amgc {name}") or 0
+            outcome.code = tyro.cli(without_typeguard(command), args=rest, prog=f"amgc {name}") or 0
     return outcome.code
 
 

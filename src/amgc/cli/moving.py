@@ -345,4 +345,4 @@ def _locked(folder: Path) -> Iterator[None]:
         with locked(folder):
             yield
     except FolderBusyError as error:
-        raise FileExistsError(f"{str(folder)!r} is being sorted into by {error}; try again later.") from None
+        raise FileExistsError(f"{str(folder)!r} is being filled by {error}; try again later.") from None

@@ -9,8 +9,6 @@ from typing import Any
 
 from amgc.text import printable
 
-SHOWN = 5  # names in a list
-
 
 def print_json(value: Any, indent: int | None = None) -> None:
     """Print a value as JSON. Characters that the output cannot encode are escaped as JSON does it."""
@@ -36,12 +34,3 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Seque
     from amgc.report.table import grid
 
     console().print(grid(header, rows, left=left))
-
-
-def shortened(names: Sequence[str], most: int = SHOWN) -> str:
-    """Join the first names of a list.
-
-    >>> shortened(list("abcdefg"))
-    'a, b, c, d, e and 2 more'
-    """
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

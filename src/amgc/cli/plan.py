@@ -192,7 +192,7 @@ def is_finished(folder: Path) -> bool:
 
 @contextmanager
 def working(plan: Plan, shown: Quiet) -> Iterator[Outcome]:
-    """Let the runs of the block be stopped and saved. If they are, print how to continue."""
+    """Within the block, a request to stop saves the runs. Then print how to continue."""
     from amgc.engine.watch import Stopped
 
     # Fabric's banners, and its warnings about its own calls of torch, are of no use to a user of amgc.

@@ -26,10 +26,10 @@ from amgc.cli.inputs import (
     source_shards,
     vectors_by_class,
 )
-from amgc.cli.output import print_json, shortened, show, show_table
+from amgc.cli.output import print_json, show, show_table
 from amgc.cli.own_images import ClassFolders, Json, ModelFolder
 from amgc.cli.tyro_flags import several
-from amgc.text import DASH, cell, percent, plural
+from amgc.text import DASH, cell, percent, plural, shortened
 
 if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
@@ -66,8 +66,8 @@ def predict(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is imported
 
     from amgc.model import ImageError
+    from amgc.model.answers import predict_few
     from amgc.model.folder import Folder
-    from amgc.model.quick import predict_few
 
     kind = kind_of(images)
     chosen = columns(kind, split, image_column, None, "test")

@@ -48,16 +48,16 @@ class Preset:
 
     def hyper_of(self, entry: Entry) -> Hyper:
         """Return a method's hyper-parameters: its own defaults, then `[hyper]`, then `[only.NAME]`."""
-        with self.blamed():
+        with self.naming_the_file():
             return merged(merged(entry.hyper, self.hyper), self.only.get(entry.name, {}))
 
     def chosen_machine(self) -> Machine:
         """Return the machine's settings with the preset's `[machine]`."""
-        with self.blamed():
+        with self.naming_the_file():
             return merged(Machine(), self.machine)
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
+    def naming_the_file(self) -> Iterator[None]:
         """Turn errors inside the block into usage errors that name the preset's file."""
         try:
             yield
@@ -86,7 +86,7 @@ def read(path: Path) -> Preset:
     The file may come from anyone, so it executes no Python file that the user has not named.
     """
     preset = Preset(name=path.stem, path=str(path))
-    with preset.blamed():
+    with preset.naming_the_file():
         content = toml(path)
         allowed = [name for name in Preset.__dataclass_fields__ if name not in ("name", "path")]
         for name in content:
@@ -108,7 +108,7 @@ def read(path: Path) -> Preset:
     for name in preset.methods:
         preset.hyper_of(find(name))
     for name in preset.only:
-        with preset.blamed():
+        with preset.naming_the_file():
             merged(find(name).hyper, preset.only[name], f"only.{name}.")
     preset.chosen_machine()
     return preset

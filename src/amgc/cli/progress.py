@@ -134,7 +134,8 @@ class Shown(Quiet):
         spent = max(time.monotonic() - self.task_began, 1e-9)
         parts = [f"epoch {now.epoch + 1}/{now.epochs}"]
         parts += [f"{name} {value:.3g}" for name, value in now.losses.items()]
-        parts += [f"batch accuracy {percent(now.accuracy)} %", f"{(now.step - self.done) / spent:.1f} steps/s"]
+        parts += [f"batch accuracy {percent(now.accuracy)} %"] if now.accuracy == now.accuracy else []  # not NaN
+        parts += [f"{(now.step - self.done) / spent:.1f} steps/s"]
         line, heading = ", ".join(parts), self.heading
         if (left := self.time_left(now.step)) is not None:  # the first line has space for it
             heading += f" (about {duration(left)} left" + (f" for {self.method})" if len(self.costs) > 1 else ")")

@@ -49,19 +49,19 @@ class Group:
     flags: list[Flag]
 
 
-def quick(command: C) -> C:
+def without_typeguard(command: C) -> C:
     """Return the command with types whose defaults tyro checks without typeguard, which takes longer to import than tyro."""
-    command.__annotations__ = {name: _quick_kind(kind) for name, kind in get_type_hints(command, include_extras=True).items()}
+    command.__annotations__ = {name: _plain_kind(kind) for name, kind in get_type_hints(command, include_extras=True).items()}
     return command
 
 
-def _quick_kind(kind: Any) -> Any:
+def _plain_kind(kind: Any) -> Any:
     """
-    >>> _quick_kind(Annotated[int | None, "text"])
+    >>> _plain_kind(Annotated[int | None, "text"])
     typing.Annotated[typing.Optional[int], 'text']
     """
     if get_origin(kind) is Annotated:
-        return Annotated[(_quick_kind(kind.__origin__), *kind.__metadata__)]
+        return Annotated[(_plain_kind(kind.__origin__), *kind.__metadata__)]
     if kind == tuple[str, ...]:
         return Annotated[tuple, STRINGS]
     return Union[get_args(kind)] if get_origin(kind) is UnionType else kind  # noqa: UP007 - made at run time
@@ -87,7 +87,7 @@ def option_flags(values: Any, source: Source | None = None) -> list[Flag]:
 def make_struct(name: str, flags: Iterable[Flag], groups: dict[str, Group]) -> Any:
     """Return a dataclass for tyro with a field per flag and a nested dataclass per group."""
     made: list[Any] = []
-    for flag in map(_quick, flags):
+    for flag in map(_plain_flag, flags):
         described = arg(help=flag.help or " ", metavar=flag.metavar, help_behavior_hint=flag.hint)
         made.append((flag.name, Annotated[flag.kind, described], flag.default))
     for key, group in groups.items():
@@ -104,7 +104,7 @@ def make_struct(name: str, flags: Iterable[Flag], groups: dict[str, Group]) -> A
 def given_values(given: Any, key: str, group: Group) -> dict[str, Any]:
     """Return the flags of a group, by name, that were given another value than their default."""
     values = getattr(given, _identifier(key), None)
-    return {flag.name: value for flag in group.flags if (value := getattr(values, flag.name)) != _quick(flag).default}
+    return {flag.name: value for flag in group.flags if (value := getattr(values, flag.name)) != _plain_flag(flag).default}
 
 
 def unset(flag: Flag, hint: str) -> Flag:
@@ -112,7 +112,7 @@ def unset(flag: Flag, hint: str) -> Flag:
     return replace(flag, kind=UNSET_KIND | flag.kind, default=UNSET, metavar=flag.metavar or _metavar(flag.kind), hint=hint)
 
 
-def _quick(flag: Flag) -> Flag:
+def _plain_flag(flag: Flag) -> Flag:
     """Return an equal flag whose default tyro checks without typeguard, the import of which takes as long as tyro's own."""
     if get_origin(flag.kind) in (Union, UnionType):
         kinds = sorted(get_args(flag.kind), key=lambda kind: kind is not type(None))

@@ -64,16 +64,22 @@ class Workers:
 
 def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
     """Yield lines with the estimated time, and the memory of each worker and of this process."""
+    import torch
+
     from amgc.distributed.learn import driver_memory, worker_memory
     from amgc.distributed.worker import first_images
     from amgc.features.extractor import Extractor
 
     if isinstance(state.extractor, Extractor):
-        given = first_images(shards, TIMED)
-        list(state.encoded(given[:2]))  # the first batch is slower
-        start = time.perf_counter()
-        list(state.encoded(given))
-        rate = len(given) / max(time.perf_counter() - start, 1e-9)
+        given, threads = first_images(shards, TIMED), torch.get_num_threads()
+        torch.set_num_threads(1)  # as a worker has
+        try:
+            list(state.encoded(given[:2]))  # the first batch is slower
+            start = time.perf_counter()
+            list(state.encoded(given))
+            rate = len(given) / max(time.perf_counter() - start, 1e-9)
+        finally:
+            torch.set_num_threads(threads)
         images = sum(shard.size for shard in shards)
         if shards[0].unit == "bytes":
             images = round(images * len(given) / max(sum(len(one.source) for one in given), 1))
@@ -92,20 +98,23 @@ def shown(screen: Console, quiet: bool) -> Iterator[Any]:
     """Show progress with rate and time left: a bar on a terminal, a line a minute elsewhere."""
     from amgc.cli.progress import bar
 
-    start, last, before = time.monotonic(), time.monotonic(), -1.0
+    start, last = time.monotonic(), time.monotonic()
+    first: ShardProgress | None = None  # what an earlier call has done
     with bar(screen, "shards", quiet) as advance:
 
         def show(now: ShardProgress) -> None:
-            nonlocal last, before
-            before = now.share if before < 0 else before  # of an earlier call
+            nonlocal last, first
+            first = first or now
             advance(now.done, now.total)
             spent = time.monotonic() - start
-            if quiet or screen.is_terminal or time.monotonic() - last < LINE_SECONDS or now.share <= before:
+            if quiet or screen.is_terminal or time.monotonic() - last < LINE_SECONDS or now.share <= first.share:
                 return
             last = time.monotonic()
-            left = spent * (1 - now.share) / (now.share - before)
+            left = spent * (1 - now.share) / (now.share - first.share)
             text = f"{now.done:,} of {plural(now.total, 'shard')}, {plural(now.images, 'image')} merged"
-            screen.print(f"{text}, {now.images / spent:.0f} images/s; about {duration(left)} left.", highlight=False)
+            screen.print(
+                f"{text}, {(now.images - first.images) / spent:.0f} images/s; about {duration(left)} left.", highlight=False
+            )
 
         yield show
 

@@ -59,7 +59,7 @@ def gaussian_epsilon(loss: float, delta: float) -> float:
 
 
 def largest_area(loss: float) -> float:
-    """Return the largest area under the ROC curve of any test for a sample: of two normal distributions, √loss apart."""
+    """Return the largest area under the ROC curve of any test for a sample: that of two normal distributions √loss apart."""
     return _normal(math.sqrt(loss / 2))
 
 

@@ -1,4 +1,4 @@
-"""Drift of features: how class statistics that an old network computed move with the network, without old images.
+"""Drift of features: update class statistics that an old network computed to the current network, without old images.
 
 The only evidence is the drift of the new images, whose features `old` and `new` (n, d) the two networks compute.
 """

@@ -81,7 +81,7 @@ def check_range(features: np.ndarray, dtype: str) -> None:
 
 
 def check_small(peak: float, dtype: torch.dtype) -> None:
-    """Raise if the largest feature mean is so small that squares lose digits: covariances would be wrong without a sign."""
+    """Raise if the largest feature mean is so small that squares lose digits: covariances would be wrong, without an error."""
     limits = torch.finfo(dtype)
     if 0 < peak < math.sqrt(limits.tiny / limits.eps):
         raise _out_of_range("small", peak, str(dtype).removeprefix("torch."))

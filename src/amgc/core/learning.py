@@ -122,7 +122,7 @@ class IncrementalStatistics:
 
     @classmethod
     def of_statistics(cls, statistics: ClassStatistics, **parameters: Any) -> Self:
-        """Return a classifier that has learned what the statistics say, all of it in one call."""
+        """Return a classifier with these statistics, as if all classes had been learned in one call."""
         result = cls(**parameters)
         result._check_parameters()
         result.n_features_in_ = statistics.dim
@@ -308,7 +308,7 @@ class IncrementalStatistics:
         return bool(near) and (mine.clip, self.sums_.dim) == (theirs.clip, other.sums_.dim)
 
     def _check_kind(self, y: np.ndarray) -> None:
-        """Raise if new labels do not sort among the known ones. numpy would turn numbers into strings, and True is 1."""
+        """Raise if new labels cannot be sorted with the known ones. numpy would turn numbers into strings, and True into 1."""
         ours, theirs = self.classes_.tolist(), y.tolist()
         try:
             if any(isinstance(theirs[0], kind) != isinstance(ours[0], kind) for kind in (str, bool)):
@@ -318,7 +318,7 @@ class IncrementalStatistics:
             raise TypeError(f"new labels such as {theirs[0]!r} do not go with known ones such as {ours[0]!r}.") from None
 
     def _lock(self) -> threading.RLock:
-        """Return the lock of what changes or solves the statistics. Answers of a solved classifier do not wait for it."""
+        """Return the lock that changes and solves hold. Predictions of a solved classifier do not wait for it."""
         with _GUARD:
             return _LOCKS.setdefault(self, threading.RLock())
 

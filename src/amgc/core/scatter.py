@@ -44,22 +44,16 @@ class Scatter:
         self._rows = None
         return self._upper
 
-    def add(self, rows: Tensor, centre: Tensor | None = None) -> None:
-        """Add x xᵀ of rows (n, d), minus `centre` (d,) in float64 if it is given."""
-        for piece in torch.split(rows, ROWS):
-            if self._rows is None:
-                self._rows = self._upper.new_empty(ROWS, len(self._upper))
-            if self._waiting + len(piece) > len(self._rows):
-                self._flush()
-            room = self._rows[self._waiting : self._waiting + len(piece)]
-            room.copy_(piece if centre is None else piece - centre)
-            self._waiting += len(piece)
-
-    def add_groups(self, features: Tensor, groups: Sequence[Tensor], centres: Tensor) -> None:
-        """Add the rows of each group, minus its centre."""
+    def add(self, features: Tensor, groups: Sequence[Tensor], centres: Tensor) -> None:
+        """Add x xᵀ of the rows of each group of features (n, d), minus the group's centre, of centres (K, d) in float64."""
         for centre, group in zip(centres, groups, strict=True):
             for rows in torch.split(group, ROWS):
-                self.add(features[rows], centre)
+                if self._rows is None:
+                    self._rows = self._upper.new_empty(ROWS, len(self._upper))
+                if self._waiting + len(rows) > len(self._rows):
+                    self._flush()
+                self._rows[self._waiting : self._waiting + len(rows)].copy_(features[rows] - centre)
+                self._waiting += len(rows)
 
     def _flush(self) -> None:
         if self._rows is not None and self._waiting:
@@ -70,21 +64,18 @@ class Scatter:
         return {"_upper": self.upper, "_rows": None, "_waiting": 0, "freedom": self.freedom}
 
 
-def group_means(features: Tensor, groups: Sequence[Tensor]) -> Tensor:
-    """Return the mean of each group of rows, (K, d) in float64. Only `ROWS` rows are copied at a time."""
+def group_moments(features: Tensor, groups: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the mean (K, d) and the trace of the covariance (K,) of each group of rows, in float64.
+
+    Only `ROWS` rows are copied at a time.
+    """
     means = torch.zeros(len(groups), features.shape[1], dtype=torch.float64, device=features.device)
-    for mean, group in zip(means, groups, strict=True):
-        for rows in torch.split(group, ROWS):
-            mean += features[rows].sum(0, dtype=torch.float64)
-        mean /= len(group)
-    return means
-
-
-def group_traces(features: Tensor, groups: Sequence[Tensor], means: Tensor) -> Tensor:
-    """Return the trace of the covariance of each group of rows, (K,) in float64."""
     traces = torch.zeros(len(groups), dtype=torch.float64, device=features.device)
     for k, (mean, group) in enumerate(zip(means, groups, strict=True)):
         for rows in torch.split(group, ROWS):
+            mean += features[rows].sum(0, dtype=torch.float64)
+        mean /= len(group)
+        for rows in torch.split(group, ROWS):
             traces[k] += (features[rows] - mean).square().sum(dtype=torch.float64)
         traces[k] /= max(len(group) - 1, 1)
-    return traces
+    return means, traces

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from amgc.core.covariance import SharedCovariance
-from amgc.core.loading import chosen_loadings, is_cheap
+from amgc.core.diagonal_loading import chosen_loadings, is_cheap
 from amgc.core.shared import Factor
 from amgc.core.statistics import ClassStatistics
 from amgc.core.within import Within
@@ -104,7 +104,7 @@ def pooled_covariance(statistics: ClassStatistics) -> SharedCovariance:
 
 
 def separating_ridge(statistics: ClassStatistics) -> Tensor:
-    """Return the ridge of a shared covariance (d,), float64, chosen by leave-one-out (`amgc.core.loading`)."""
+    """Return the ridge of a shared covariance (d,), float64, chosen by leave-one-out (`amgc.core.diagonal_loading`)."""
     within, level = statistics.shared(), separating_level(statistics)
     found = chosen_loadings(within, level, statistics.mean, statistics.count, statistics.freedom)
     return min(found.smallest, MOST_LOADING) * level

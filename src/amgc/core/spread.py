@@ -91,12 +91,15 @@ class Spread:
         accuracy on real features.
         """
         wide = factor.double()
+        wide = wide[:, wide.any(0)]  # with many zeros, as of classes with few samples, LAPACK may not converge
         if wide.shape[1] <= self.dim:
             values, vectors = torch.linalg.eigh(wide.T @ wide)
-            columns = (wide @ vectors).flip(1)[:, : self.rank]
+            columns = wide @ vectors
         else:
             values, vectors = torch.linalg.eigh(wide @ wide.T)
-            columns = (vectors * values.clamp_min(0).sqrt()).flip(1)[:, : self.rank]
+            columns = vectors * values.clamp_min(0).sqrt()
+        noise = len(values) * torch.finfo(values.dtype).eps * values[-1:].clamp_min(0)
+        columns = (columns * (values > noise)).flip(1)[:, : self.rank]
         filled = torch.zeros(self.dim, self.rank, dtype=columns.dtype, device=columns.device)
         filled[:, : columns.shape[1]] = columns * (variances > 0)[:, None]  # no rounding errors in constant features
         return filled.to(self.dtype)

@@ -21,7 +21,7 @@ from amgc import files, tensor_files
 from amgc.core import packing, symmetric
 from amgc.core.covariance import CLASSES, Covariances, LowRank, SharedCovariance
 from amgc.core.inputs import Label, group_by_label, plain, read_features
-from amgc.core.scatter import Scatter, group_means, group_traces
+from amgc.core.scatter import Scatter, group_moments
 from amgc.core.spread import Spread
 from amgc.text import listing
 
@@ -199,7 +199,7 @@ class ClassStatistics:
         squares, where δ is the mean of the new rows minus the mean so far. The same sum results from the new rows alone if
         they are centred at their own mean minus √(n / (n + b)) δ. So no extra row is added, even for small batches.
         """
-        mean = group_means(features, groups)
+        mean, traces = group_moments(features, groups)
         centres = mean.clone()
         known = [(k, self._index[name]) for k, name in enumerate(names) if name in self._index]
         for k, row in known:
@@ -209,9 +209,9 @@ class ClassStatistics:
         if 4 * len(features) * largest**2 > torch.finfo(self.dtype).max:  # it may overflow: check each class
             for centre, group in zip(centres, groups, strict=True):
                 self._spread.check([(features[group] - centre).to(self.dtype).square().sum(0)])
-        sizes = group_traces(features, groups, mean).to(self.dtype)
-        self._absorb(names, torch.tensor([len(group) for group in groups]), mean, [{"size": size} for size in sizes])
-        self._scatter.add_groups(features, groups, centres)
+        sizes = [{"size": size} for size in traces.to(self.dtype)]
+        self._absorb(names, torch.tensor([len(group) for group in groups]), mean, sizes)
+        self._scatter.add(features, groups, centres)
         self._scatter.freedom += len(features) - len(names) + len(known)
         return self
 
@@ -265,7 +265,7 @@ class ClassStatistics:
         steps = ((mean[theirs] - self.mean[mine]) * reach[:, None]).to(self.dtype)
         self._spread.check([steps.square().sum(0)])
         self._absorb(names, count, mean, spreads)
-        self._scatter.add(steps)
+        self._scatter.add(steps, [torch.arange(len(steps))], steps.new_zeros(1, self.dim))
         self._scatter.freedom += len(both)
 
     def _absorb(self, names: Sequence[Label], count: Tensor, mean: Tensor, spreads: Sequence[dict[str, Tensor]]) -> None:

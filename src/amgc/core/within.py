@@ -149,9 +149,11 @@ def sharpness(leads: Tensor) -> float:
     overlap, whose means are known well.
     """
     low, high = 0.05 / max(float(leads.square().mean().sqrt()), 1.0), 1e4
+    scaled, share = torch.empty_like(leads), torch.empty_like(leads)  # with many classes, new memory costs more than arithmetic
     for _ in range(STEPS):
         middle = (low * high) ** 0.5
-        slope = float((torch.softmax(middle * leads, -1) * leads).sum(-1).mean())
+        torch.softmax(torch.mul(leads, middle, out=scaled), -1, out=share)
+        slope = float(share.mul_(leads).sum(-1).mean())
         low, high = (middle, high) if slope < 0 else (low, middle)
     return float((low * high) ** 0.5)
 

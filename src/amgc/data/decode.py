@@ -140,7 +140,7 @@ def _too_large(name: str) -> CorruptImageError:
 
 
 def _unidentified(content: Any, known: Sequence[str]) -> str:
-    """Say why no reader accepts a file."""
+    """Return why no reader accepts a file."""
     if isinstance(content, bytes) and content[4:8] == b"ftyp":
         for name, (reason, brands) in OPTIONAL.items():
             if name not in known and content[8:12] in brands:

@@ -145,7 +145,7 @@ class Images:
 
     def take(self, indices: Any) -> Tensor:
         """Return the samples with these indices, (n, c, h, w), in their order and with repetitions."""
-        return self.pixels.take(self._checked(indices))
+        return self.pixels.take(checked(indices, len(self)))
 
     def batches(self, batches: Iterable[Any], ahead: int = 2) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (samples, labels) of each batch of indices.
@@ -155,14 +155,14 @@ class Images:
         """
         if isinstance(self.pixels, InMemory):
             for indices in batches:
-                rows = self._checked(indices)
+                rows = checked(indices, len(self))
                 yield self.pixels.take(rows), self.labels[rows]
             return
         waiting: deque[tuple[Future[Tensor], Tensor]] = deque()
         pool = ThreadPoolExecutor(1, thread_name_prefix="amgc-prefetch")
         try:
             for indices in batches:
-                rows = self._checked(indices)
+                rows = checked(indices, len(self))
                 waiting.append((pool.submit(self.pixels.take, rows), rows))
                 if len(waiting) > ahead:
                     future, rows = waiting.popleft()
@@ -175,21 +175,23 @@ class Images:
 
     def subset(self, indices: Any, labels: Tensor | None = None, budget: int = MEMORY) -> Images:
         """Return the samples with these indices only, in memory if they fit `budget`. `labels` replaces their labels."""
-        rows = self._checked(indices)
+        rows = checked(indices, len(self))
         pixels = self.pixels
         if len(rows) != len(self) or not torch.equal(rows, torch.arange(len(self))):
             pixels = pixels.subset(rows)
         return Images(self.labels[rows] if labels is None else labels, in_memory(pixels, budget))
 
-    def _checked(self, indices: Any) -> Tensor:
-        rows = torch.as_tensor(indices)
-        if rows.ndim != 1 or (len(rows) and (rows.dtype == torch.bool or rows.is_floating_point())):
-            raise ValueError(f"indices must be whole numbers of shape (n,), not {rows.dtype} {tuple(rows.shape)}.")
-        rows = rows.to(torch.int64)
-        wrong = rows[(rows < 0) | (rows >= len(self))]
-        if len(wrong):
-            raise IndexError(f"index {int(wrong[0])} is outside of the {len(self)} images; indices are 0 to {len(self) - 1}.")
-        return rows
+
+def checked(indices: Any, count: int) -> Tensor:
+    """Return indices of `count` images as int64 (n,); raise an error if some are not."""
+    rows = torch.as_tensor(indices)
+    if rows.ndim != 1 or (len(rows) and (rows.dtype == torch.bool or rows.is_floating_point())):
+        raise ValueError(f"indices must be whole numbers of shape (n,), not {rows.dtype} {tuple(rows.shape)}.")
+    rows = rows.to(torch.int64)
+    wrong = rows[(rows < 0) | (rows >= count)]
+    if len(wrong):
+        raise IndexError(f"index {int(wrong[0])} is outside of the {count} images; indices are 0 to {count - 1}.")
+    return rows
 
 
 class Augmentation(TypedDict, total=False):

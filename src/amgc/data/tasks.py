@@ -163,22 +163,22 @@ class TaskStream:
 
     def train(self, task: int) -> Images:
         """Return the training images of the task's new classes."""
-        return self._dataset.train.subset(*self._rows(self._dataset.train, self.classes(task)))
+        return self._dataset.train.subset(*self._rows(self._dataset.train.labels, self.classes(task)))
 
     def train_seen(self, task: int) -> Images:
         """Return the training images of all classes seen so far. Only the upper bound `joint` trains on them again.
 
         An exemplar-free method must not call this.
         """
-        return self._dataset.train.subset(*self._rows(self._dataset.train, range(self.seen(task))))
+        return self._dataset.train.subset(*self._rows(self._dataset.train.labels, range(self.seen(task))))
 
     def test(self, task: int) -> Images:
         """Return the test images of all classes seen so far."""
-        return self._dataset.test.subset(*self._rows(self._dataset.test, range(self.seen(task))))
+        return self._dataset.test.subset(*self._rows(self._dataset.test.labels, range(self.seen(task))))
 
     def test_new(self, task: int) -> Images:
         """Return the test images of the task's new classes."""
-        return self._dataset.test.subset(*self._rows(self._dataset.test, self.classes(task)))
+        return self._dataset.test.subset(*self._rows(self._dataset.test.labels, self.classes(task)))
 
     def counts(self, task: int) -> tuple[int, int]:
         """Return how many training and test images the task's new classes have. No image is read."""
@@ -216,9 +216,12 @@ class TaskStream:
         there = isinstance(self._dataset.train.pixels, InMemory)
         return sum(size for size in (0 if there else whole, task) if size <= self._dataset.memory)
 
-    def _rows(self, images: Images, classes: range) -> tuple[Tensor, Tensor, int]:
-        """Return the rows of these classes' images, their labels, and the bytes of images that may be kept in memory."""
-        labels: Tensor = self._position[images.labels]
+    def _rows(self, labels: Tensor, classes: range) -> tuple[Tensor, Tensor, int]:
+        """Return the rows of these classes' images, their labels, and the bytes of images that may be kept in memory.
+
+        labels : those of the data set, of all images.
+        """
+        labels = self._position[labels]
         rows = ((labels >= classes.start) & (labels < classes.stop)).nonzero().squeeze(1)
         return rows, labels[rows], self._dataset.memory
 

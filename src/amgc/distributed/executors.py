@@ -18,6 +18,7 @@ import torch
 from amgc.data.shards import Shard
 from amgc.distributed.worker import TRIES, Job, Worker
 from amgc.model.folder import ModelError
+from amgc.parent import end_with_parent
 
 Result = tuple[int, "bytes | str"]
 _WORKER: Worker | str = ""  # of this process, if it is one of a pool; or why it has none
@@ -63,15 +64,20 @@ class LocalProcesses:
                 for number, shard in running.values():
                     tries[number] = tries.get(number, 0) + alone
                     if tries[number] >= TRIES:
-                        yield number, f"{shard.name}: its worker was killed {TRIES} times, possibly out of memory."
+                        yield number, _killed(shard)
                     else:
                         suspects.append((number, shard))
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _killed(shard: Shard) -> str:
+    return f"{shard.name}: its worker was killed {TRIES} times, possibly out of memory."
+
+
 def _begin(job: Job) -> None:
     global _WORKER
+    end_with_parent()
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         _WORKER = Worker(job)
@@ -87,9 +93,9 @@ def _work(shard: Shard) -> bytes | str:
 
 @dataclass(frozen=True)
 class OnRay:
-    """Actors of Ray Data, on a cluster or on a local one that is started. Ray restarts those that die.
+    """Actors of Ray Data, on a cluster or on a local one that is started. Ray restarts those that die and repeats their shards.
 
-    All machines share the model's folder. cpus, gpus : of each worker.
+    All machines share the model's folder. cpus, gpus : of each worker. With `gpus` it encodes on a GPU.
     """
 
     jobs: int
@@ -113,6 +119,7 @@ class OnRay:
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
             context.verbose_progress = False
+            context.max_errored_blocks = -1  # shards without a result are reported below; the others are kept
             logging.getLogger("ray.data").setLevel(logging.ERROR)
             rows = [{"number": number} for number, _ in shards]
             workers = min(self.jobs, len(shards))
@@ -121,12 +128,17 @@ class OnRay:
                 fn_constructor_args=(replace(job, device="cuda" if self.gpus else "cpu"), dict(shards)),
                 batch_size=1,
                 batch_format="numpy",
-                compute=ray.data.ActorPoolStrategy(size=workers),
+                compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
                 num_cpus=self.cpus,
                 num_gpus=self.gpus or None,
+                max_task_retries=TRIES - 1,  # Ray Data repeats without end by default
             )
+            missing = dict(shards)
             for row in parts.iter_rows():
+                del missing[int(row["number"])]
                 yield int(row["number"]), row["part"] if len(row["part"]) else str(row["error"])
+            for number, shard in missing.items():
+                yield number, _killed(shard)
         finally:
             ray.shutdown()
 

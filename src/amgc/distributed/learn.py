@@ -21,12 +21,12 @@ from amgc.core.statistics import ClassStatistics
 from amgc.data.shards import Shard, ShardError
 from amgc.distributed.executors import here
 from amgc.distributed.finished import Finished, Merged, only_driver, remove
-from amgc.distributed.worker import CHUNK, Job, Part, first_images, read_part
+from amgc.distributed.worker import CHUNK, VECTORS_BYTES, Job, Part, first_images, read_part
 from amgc.features.extractor import Extractor
 from amgc.model import Learned, Model, ModelError
 from amgc.model.changes import Lesson, check_can_learn, learn
-from amgc.model.extractors import FIT_IMAGES, PIXELS
-from amgc.model.inputs import ImageError
+from amgc.model.extractors import FIT_IMAGES
+from amgc.model.inputs import PIXELS, ImageError
 from amgc.model.state import State, fitted
 
 # An executor yields, in any order, pairs of a shard's number and its part, or an error message if there is none.
@@ -34,6 +34,7 @@ Executor: TypeAlias = Callable[[Job, Sequence[tuple[int, Shard]]], Iterator[tupl
 OnBadShard = Literal["error", "skip"]
 PROCESS = 350 << 20  # bytes of a process with torch imported, measured on Linux
 IMAGE = 1 << 20  # bytes of an encoded image, generously
+COPIES = 4  # of the statistics of single classes in a worker, measured with benchmarks/scale.py --only memory
 ACTIVATIONS = 40  # times the pixels of a batch, in float32: what a network holds at a time
 
 
@@ -114,7 +115,7 @@ def merge_shards(
 ) -> Merged:
     """Return the statistics of all shards. Those that an earlier call finished are not computed again."""
     merged = finished.merged()
-    if merged is None:
+    if merged is None or (merged.bad and on_bad_shard == "error"):  # an earlier call was to skip shards, this one is not
         own = Lesson.begin(state).classifier
         assert state.extractor is not None
         statistics = ClassStatistics(state.extractor.dim, own.covariance, own.rank, dtype=torch.float64, device=own.device)
@@ -129,15 +130,20 @@ def merge_shards(
         return merged.done + sum(number >= merged.done for number in ready)
 
     def advance() -> None:
-        """Merge what is next."""
+        """Merge the finished parts that are next in the order of the shards."""
         while merged.done in ready or merged.done in failed:
             number = merged.done
+            if number not in failed:
+                try:
+                    part = fresh.pop(number, None) or read_part(finished.part(number), job, shards[number])
+                    _check_names(state, merged, part)
+                    merged.add(part)
+                except ShardError as error:
+                    if on_bad_shard == "error":
+                        raise
+                    failed[number] = str(error)
             if number in failed:
                 merged.bad.append([shards[number].name, failed[number]])
-            else:
-                part = fresh.pop(number, None) or read_part(finished.part(number), job, shards[number])
-                _check_names(state, merged, part)
-                merged.add(part)
             merged.done += 1
             finished.tidy(merged)
         progress(ShardProgress(done(), len(shards), merged.images, share / max(total, 1)))
@@ -145,6 +151,12 @@ def merge_shards(
     advance()
     waiting = [(number, shards[number]) for number in range(merged.done, len(shards)) if number not in ready]
     for number, found in executor(job, waiting):
+        part: Part | None = None
+        if isinstance(found, bytes):
+            try:
+                part = read_part(found, job, shards[number])
+            except ShardError as error:  # from a damaged worker, or on the way
+                found = str(error)
         if isinstance(found, str):
             if on_bad_shard == "error":
                 raise ModelError(
@@ -153,7 +165,7 @@ def merge_shards(
                 )
             failed[number] = found
         else:
-            part = read_part(found, job, shards[number])
+            assert part is not None
             if part.may_be_stored:
                 finished.put(number, found)
             else:
@@ -200,27 +212,32 @@ def _lesson(state: State, merged: Merged) -> Lesson:
 def worker_memory(state: State, classes: int = CHUNK) -> int:
     """Return the bytes of a worker for shards with this number of classes.
 
-    They are those of the process, the extractor, a chunk of images, and twice the statistics of a shard, which are packed to
-    be sent.
+    They are those of the process, the extractor, a chunk of images or vectors, and some copies of the statistics of a shard:
+    those of a chunk are added to them, and the sum is packed to be sent.
     """
-    own = PROCESS + 2 * _statistics_bytes(state, classes, torch.float32)
+    each, matrix = _statistics_bytes(state, classes, torch.float32)
+    own = PROCESS + COPIES * each + 2 * matrix
     if not isinstance(state.extractor, Extractor):
-        return own
+        return own + 6 * VECTORS_BYTES
     weights = sum(int(tensor.nbytes) for tensor in state.extractor.state_dict().values())
     return own + weights + CHUNK * IMAGE + 4 * ACTIVATIONS * PIXELS
 
 
 def driver_memory(state: State, classes: int) -> int:
     """Return the bytes of the driver for this number of classes: the sum in float64, one part, and the model's statistics."""
-    return PROCESS + _statistics_bytes(state, classes, torch.float64) + 3 * _statistics_bytes(state, classes, torch.float32)
+    return (
+        PROCESS
+        + sum(_statistics_bytes(state, classes, torch.float64))
+        + 3 * sum(_statistics_bytes(state, classes, torch.float32))
+    )
 
 
-def _statistics_bytes(state: State, classes: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the statistics of this number of classes. A shared covariance is one matrix for all of them."""
+def _statistics_bytes(state: State, classes: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the bytes of the statistics of this number of classes, and of a matrix that they share."""
     own = Lesson.begin(state).classifier
     assert state.extractor is not None
     dim = state.extractor.dim
     shapes = Spread(own.covariance, dim, min(own.rank, dim), dtype).shapes().values()
     each = 8 * dim + dtype.itemsize * sum(torch.Size(shape).numel() for shape in shapes)
     matrix = dtype.itemsize * dim * (dim + ROWS) if own.covariance == "shared" else 0
-    return classes * each + matrix
+    return classes * each, matrix

@@ -26,8 +26,12 @@ from amgc.model.manifest import checked_name
 from amgc.model.state import State
 
 KIND = "part of a lesson"
-CHUNK = 256  # samples of a shard that are in memory at a time
+CHUNK = 256  # images of a shard that are in memory at a time
 MOST_BYTES = 256 << 20  # of encoded images that are in memory at a time, beyond the last one
+VECTORS_CHUNK, VECTORS_BYTES = (
+    4096,
+    16 << 20,
+)  # the same for vectors: a step for each class of a chunk takes longer than a vector
 TRIES = 3  # to read a shard
 NAMED = 20  # unusable images of a shard that are named
 
@@ -53,7 +57,7 @@ class Worker:
         self.job = job
         if job.amgc != amgc.__version__:
             raise ModelError(f"this worker has amgc {amgc.__version__}, and the lesson was begun with {job.amgc}.")
-        self.state = State.read(Folder(job.model))
+        self.state = State.read(Folder(job.model), classes=False)  # of other statistics than its own, a worker has none
         if self.state.checksum != job.checksum:
             raise ModelError(f"the extractor in {job.model!r} is not that of the lesson; workers need the same model folder.")
         if isinstance(self.state.extractor, Extractor) and job.device != "cpu":
@@ -71,11 +75,18 @@ class Worker:
                 problem = str(error)
             except OSError as error:  # of a disk or a network
                 problem = f"{shard.name}: it cannot be read: {error}"
+            except (
+                ValueError,
+                RuntimeError,
+                MemoryError,
+            ) as error:  # such as too large numbers; torch's memory is a RuntimeError
+                return f"{shard.name}: {error or type(error).__name__}"
         return problem
 
     def _part(self, shard: Shard) -> bytes:
         lesson = Lesson.begin(self.state)
-        for samples in chunks(shard):
+        sizes = (VECTORS_CHUNK, VECTORS_BYTES) if self.state.manifest.noun == "vector" else (CHUNK, MOST_BYTES)
+        for samples in chunks(shard, *sizes):
             labels = [label_of(shard, sample) for sample in samples]
             for _ in lesson.add(self.state, inputs(samples), labels, "skip", {}):
                 pass
@@ -103,7 +114,7 @@ def first_images(shards: Sequence[Shard], most: int) -> list[Input]:
     found: list[Sample] = []
     problem: Exception | None = None
     for shard in shards:
-        if len(found) >= most or sum(len(one.content) for one in found) >= MOST_BYTES:
+        if len(found) >= most or sum(_bytes(one) for one in found) >= MOST_BYTES:
             break
         try:
             found += next(chunks(shard, most - len(found)), [])
@@ -114,18 +125,24 @@ def first_images(shards: Sequence[Shard], most: int) -> list[Input]:
     return inputs(found)
 
 
-def chunks(shard: Shard, size: int = CHUNK) -> Iterator[list[Sample]]:
-    """Yield the samples of a shard, `size` at a time; fewer if their encoded images take `MOST_BYTES`, and at the end."""
+def chunks(shard: Shard, size: int = CHUNK, most: int | None = None) -> Iterator[list[Sample]]:
+    """Yield the samples of a shard, `size` at a time; fewer if they take `most` bytes (`MOST_BYTES`), and at the end."""
+    most = MOST_BYTES if most is None else most
     chunk: list[Sample] = []
     held = 0
     for sample in shard.samples():
         chunk.append(sample)
-        held += len(sample.content)
-        if len(chunk) == size or held >= MOST_BYTES:
+        held += _bytes(sample)
+        if len(chunk) == size or held >= most:
             yield chunk
             chunk, held = [], 0
     if chunk:
         yield chunk
+
+
+def _bytes(sample: Sample) -> int:
+    """Return the bytes of an encoded image or a vector; hardly any for the path of a file."""
+    return int(getattr(sample.content, "nbytes", 0)) or len(sample.content)
 
 
 def inputs(samples: Sequence[Sample]) -> list[Input]:

@@ -1,1 +1,1 @@
-"""The one training loop, checkpoints, resume, devices, distributed launch."""
+"""Run a method: the training loop, checkpoints, devices, several processes, and the cost estimate."""

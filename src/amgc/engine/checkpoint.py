@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to continue, in one safetensors file without images and rows of features.
+"""Checkpoints: everything that a run needs to continue, in one safetensors file. It has no images, and no features of one.
 
 Runs of different methods can share the training of task 1: one run saves it, others start from it.
 """
@@ -48,6 +48,12 @@ class Position:
     stage: int = 0
     earlier: int = 0
 
+    def done(self, task: int) -> tuple[int, int]:
+        """Return how many steps of the first and of the second stage of a task are done."""
+        if task != self.task:
+            return 0, 0
+        return (self.earlier, self.step) if self.stage else (self.step, 0)
+
 
 class Checkpoints:
     """Saves and restores a session."""
@@ -60,7 +66,7 @@ class Checkpoints:
     def save_if_due(self, optimizer: Any, *, last: bool) -> None:
         """Save after a step if a checkpoint is due. Stop if the user asked for it and the method's state may be saved.
 
-        The `last` step of a task is always saved: what follows can be interrupted but not saved halfway.
+        The `last` step of a task is always saved: what follows can be interrupted, but cannot be saved halfway.
         """
         session = self.session
         method, stop = session.method, self._stop_requested()

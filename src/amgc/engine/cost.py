@@ -1,29 +1,30 @@
-"""Estimate the cost of a run before it starts: timed steps times the passes that are left.
+"""Estimate the cost of a run before it starts: timed steps times counted passes.
 
-A copy of the session goes through a first and a later task with a few of the run's own images. Hooks count the images that pass
-through the network. Neither the session nor its folder changes.
+A copy of the session goes through a first and a later task with a few of the run's own images. Each kind of step is timed, and
+hooks count the images that pass through networks in it. `parts` lists these steps with the number of times that the rest of
+the run makes them. Neither the session nor its folder changes.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from amgc.data import Images
 from amgc.engine.checkpoint import Checkpoints, Position, pack, reuses_first_task
 from amgc.engine.features import FeatureSource, ImagesOfTask
 from amgc.engine.processes import OneProcess, peak_memory
 from amgc.engine.session import Identity, Session
-from amgc.engine.training import Trainer, second_phase
-from amgc.features.extractor import Extractor
+from amgc.engine.training import Trainer, second_phase, steps_left
+from amgc.features.extractor import Extractor, Preprocess
 from amgc.methods.contract import Method, Phase, Task
 from amgc.methods.optional import CollectsFromImages, TrainsTwice
 from amgc.text import byte_size, duration
@@ -54,6 +55,17 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A kind of step: its seconds, how many of it are left, and how many images go through networks in all of them."""
+
+    what: str
+    step: float
+    count: float
+    trained: float = 0
+    passed: float = 0
+
+
+@dataclass(frozen=True)
 class Stage:
     """A stage of a task's training, as it was timed."""
 
@@ -64,137 +76,122 @@ class Stage:
     once: float = 0.0  # passes for each image of the task, before the first step
     repeats: float = 1.0  # how often an epoch uses each image
 
-    def left(self, images: int, done: int) -> tuple[int, int]:
-        """Return how many steps are left, and how many images they use."""
-        uses = round(images * self.repeats)
-        sizes = [len(part) for part in torch.arange(uses).tensor_split(-(-uses // self.phase.batch_size))]  # as `shuffled`
-        epochs, rest = divmod(min(done, len(sizes) * self.phase.epochs), len(sizes))
-        left = self.phase.epochs - epochs
-        return left * len(sizes) - rest, left * uses - sum(sizes[:rest])
-
 
 @dataclass(frozen=True)
 class Trial:
     """A first or a later task, as it was timed."""
 
     stages: list[Stage]
+    fit_step: float  # seconds of a step of the extractor's `fit`
+    forward: float  # seconds of an image through the network
+    collect: float  # seconds of `Method.collect` for each image
+    collected: ImagesOfTask  # the images that it got
+    row: float  # seconds of `Method.end` for each image
+    solve: float  # seconds of `Method.end` beside these
     reads: bool  # whether `Method.end` reads the features
-    collected: Counter[bool]  # passes of `Method.collect` for each image, with gradients (True) and without
-    remember: Callable[[int], float]  # seconds of `Method.collect` and `Method.end` for a number of images
     checkpoint: int  # bytes of a checkpoint after the last task
 
 
 def estimate(session: Session) -> Cost:
     """Return what is left to do from the session's position."""
     left = range(session.position.task, len(session.stream))
-    forward, trials = measure(session) if left else (0.0, [])
-    trained, passed, tasks = 0, 0, []
-    for index in left:
-        trial, images = trials[min(index, 1)], session.features.image_count(index)
-        seconds, plain = trial.remember(images), plain_passes(session, index, trial)
-        trained += images * trial.collected[True]
-        passed += images * trial.collected[False]
-        for stage, done in zip(trial.stages, steps_done(session, index), strict=False):
-            steps, used = stage.left(images, done)
-            trained += round(used * stage.trained)
-            passed += round(used * stage.passed)
-            plain += round(images * stage.once)
-            seconds += steps * stage.step
-        passed += plain
-        tasks.append(seconds + plain * forward)
+    trials = measure(session) if left else []
+    tasks = [list(parts(session, index, trials[min(index, 1)])) for index in left]
+    seconds = [sum(part.step * part.count for part in own) for own in tasks]
+    trained, passed = (round(sum(getattr(part, kind) for own in tasks for part in own)) for kind in ("trained", "passed"))
     checkpoint = trials[-1].checkpoint if trials else 0
     weights = sum(tensor.nbytes for tensor in session.network.state_dict().values())
     memory = peak_memory() + session.stream.bytes_to_read() + checkpoint + session.features.kept_bytes(left)
-    return Cost(trained, passed, sum(tasks), 2 * checkpoint + weights, memory, tuple(tasks))
+    return Cost(trained, passed, sum(seconds), 2 * checkpoint + weights, memory, tuple(seconds))
 
 
-def steps_done(session: Session, index: int) -> list[int]:
-    """Return the steps that are done in each stage of a task; an empty list if the task is not trained here."""
-    position = session.position
-    if index > position.task:
-        return [0, 0]
-    if index == position.step == 0 and reuses_first_task(session):
-        return []
-    return [sys.maxsize, position.step] if position.stage else [position.step, 0]
-
-
-def plain_passes(session: Session, index: int, trial: Trial) -> int:
-    """Count the images that go through the network to fit it, for `Method.end` and for the evaluation."""
-    features, network, method = session.features, session.network, session.method
-    images, phase = features.image_count(index), method.phase(session.task(index))
-    tests = [session.stream.counts(earlier)[1] for earlier in range(index + 1)]
-    if method.trains_network(phase) or (index == session.position.step == 0 and reuses_first_task(session)):
-        return images * trial.reads + sum(tests)
-    fitted = min(images, network.fit_images) * (index == 0 and network.needs_fit)
-    new_tests = sum(tests) if index == session.position.task or not features.keeps_tests else tests[-1]
-    return images * (trial.reads and not phase.epochs) + fitted + new_tests  # if it is trained on features, they are kept
+def parts(session: Session, index: int, trial: Trial) -> Iterator[Part]:
+    """Yield the steps of a task that are left."""
+    network, features, images = session.network, session.features, session.features.image_count(index)
+    resumed = index == session.position.task
+    reused = index == session.position.step == 0 and reuses_first_task(session)
+    plain = features.passes(index, reads=trial.reads, new_network=reused, resumed=resumed)
+    if index == 0 and network.needs_fit and not reused:
+        plain += min(images, network.fit_images)
+        yield Part("step of the extractor's fit", trial.fit_step, network.fit_steps)
+    for stage, done in zip(trial.stages, session.position.done(index), strict=False):
+        if not reused:
+            steps, used = steps_left(stage.phase, round(images * stage.repeats), done)
+            yield Part("optimiser step", stage.step, steps, round(used * stage.trained), round(used * stage.passed))
+            plain += round(images * stage.once)
+    yield Part("image through the network", trial.forward, plain, passed=plain)
+    shown = trial.collected
+    given = min(images, PICKED) if shown.picked else images
+    yield Part("image of Method.collect", trial.collect, given, images * shown.passes[True], images * shown.passes[False])
+    yield Part("row of Method.end", trial.row, images)
+    yield Part("rest of Method.end", trial.solve, 1)
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 
-def measure(session: Session) -> tuple[float, list[Trial]]:
-    """Return the seconds of a forward pass per image, and what a first and a later task cost."""
+def measure(session: Session) -> list[Trial]:
+    """Time a first and a later task."""
     with torch.random.fork_rng(devices=[]):
         trial, network, hyper = copy.copy(session), copy.deepcopy(session.network), session.config.hyper
+        trial.network, trial.position, trial.checkpoints = network, Position(), Checkpoints(trial)
         trial.processes = OneProcess(session.processes, session.config.machine.precision)
-        trial.position, trial.checkpoints = Position(), Checkpoints(trial)
         counted: Counter[bool] = Counter()  # images through the network or its copies, with gradients (True) and without
         network.register_forward_hook(lambda module, inputs, out: counted.update({out.requires_grad: len(out)}))
         trial.method = type(session.method)(hyper, network, session.processes.device)
         trial.features = few = FewImages(trial, session.processes.count)
-        images = few.sample(range(len(session.stream.class_names)))
-        if network.needs_fit:
-            network.fit(images, preprocess=session.augment.plain, generator=torch.Generator().manual_seed(0))
-        passing = min(seconds_of(lambda: list(few.extract(images))) for _ in range(STEPS))
+        images = few.sample(range(len(session.stream.class_names)), FORWARD)
+        fit_step = measure_fit(network, images, session.augment.plain) if network.needs_fit else 0.0
+        forward = min(seconds_of(lambda: list(few.extract(images))) for _ in range(STEPS)) / FORWARD / few.parts
         if network.dim > WIDE and not (hyper.first.epochs or hyper.later.epochs):
             trial.method = type(session.method)(hyper, Identity(WIDE), session.processes.device)
-        trials = [measure_task(trial, few, network, index, counted) for index in range(min(len(session.stream), 2))]
-    return passing / FORWARD / session.processes.count, trials
+        return [measure_task(trial, few, fit_step, forward, index, counted) for index in range(min(len(session.stream), 2))]
 
 
-def measure_task(trial: Session, few: FewImages, network: Extractor, index: int, counted: Counter[bool]) -> Trial:
+def measure_fit(network: Extractor, images: Images, plain: Preprocess) -> float:
+    """Fit a network in few steps, and return the seconds of one step; 0 if it makes none."""
+    network.fit_steps, times = min(network.fit_steps, STEPS + 1), [clock()]
+    network.report = lambda *_: times.append(clock())  # type: ignore[method-assign]
+    network.fit(images, preprocess=plain, generator=torch.Generator().manual_seed(0))
+    return min((after - before for before, after in pairwise(times[1:])), default=0.0)
+
+
+def measure_task(trial: Session, few: FewImages, fit_step: float, forward: float, index: int, counted: Counter[bool]) -> Trial:
     """Take the trial session through its first task (index 0), which gets half of all classes, or a later one (index 1)."""
-    method, classes = trial.method, len(trial.stream.class_names)
+    method, classes, random = trial.method, len(trial.stream.class_names), torch.Generator().manual_seed
     half = max(1, classes // 2) if len(trial.stream) > 1 else classes
     method.task = task = Task(1, range(half, min(half + trial.stream.sizes[1], classes))) if index else Task(0, range(half))
-    method.begin(task, torch.Generator().manual_seed(0))
-    timed, whole = method.network.dim, network.dim
+    method.begin(task, random(0))
+    timed, whole = method.network.dim, trial.network.dim
     phases = [method.phase(task), second_phase(method, task) if timed == whole else None]
     batch = min(max(phase.batch_size for phase in phases if phase), few.image_count(index))
     few.count = -(-batch // few.parts) if method.trains_network() else max(1, batch // len(task.new)) * len(task.new)
     stages = [measure_stage(trial, few, phase, number, counted) for number, phase in enumerate(phases) if phase]
     few.count, collecting = COLLECTED, 0.0
-    shown = CountedImages(few, task)
+    shown = ImagesOfTask(few, task)
     if isinstance(method, CollectsFromImages) and timed == whole:
-        spent = seconds_of(lambda: method.collect(task, shown, torch.Generator().manual_seed(0)))
-        collecting = spent / (shown.picked or COLLECTED) / few.parts
+        collecting = seconds_of(lambda: method.collect(task, shown, random(0))) / (shown.picked or COLLECTED) / few.parts
     few.count = max(FORWARD, 2 * len(task.new))
-    images = few.sample(task.new)
-    found = torch.cat([rows for rows, _ in few.extract(images, network)])[:, :timed]
+    images = few.sample(task.new, few.count)
+    found = torch.cat([rows for rows, _ in few.extract(images, trial.network)])[:, :timed]
     labels, copies = images.labels.to(found.device), -(-ROWS // len(images))
 
     def end(copies: int, on: Method[Any]) -> tuple[float, bool]:
         """Return the seconds of `Method.end` with this number of copies of the features, and whether it reads them."""
         batches = iter([(found.repeat(copies, 1), labels.repeat(copies))])
-        spent = seconds_of(lambda: on.end(task, batches, torch.Generator().manual_seed(0)))
-        return spent, next(batches, None) is None
+        return seconds_of(lambda: on.end(task, batches, random(0))), next(batches, None) is None
 
     less = min(end(copies, copy.deepcopy(method))[0] for _ in range(2))  # the first warms up
     more, reads = end(2 * copies, method)
     # With more features than were timed, an update of a covariance takes their square, and a solve from 2,048 to 12,800 about
     # their power of 2.5: in the end their cube, but large products are faster.
     row = max(0.0, more - less) / (copies * len(images)) * (whole / timed) ** 2
-    solve: float = max(0.0, 2 * less - more) * (whole / timed) ** 2.5
+    solve = max(0.0, 2 * less - more) * (whole / timed) ** 2.5
     powers = {timed: 1, timed * (timed + 1) // 2: 2}  # axes of features, and of the pairs of a triangle
     state = pack(method.state())[1].values()
     sizes = (t.nbytes * (whole / timed) ** sum(powers.get(axis, 0) for axis in t.shape) for t in state)
     checkpoint = round(sum(sizes) * classes / len(task.seen)) + 2 * sum(p.nbytes for p in method.network.parameters())
-
-    def remember(count: int) -> float:
-        return solve + row * count + collecting * (min(count, PICKED) if shown.picked else count)
-
-    return Trial(stages, reads, shown.counted, remember, checkpoint)
+    return Trial(stages, fit_step, forward, collecting, shown, row, solve, reads, checkpoint)
 
 
 def measure_stage(trial: Session, few: FewImages, phase: Phase, number: int, counted: Counter[bool]) -> Stage:
@@ -234,34 +231,7 @@ class FewImages(FeatureSource):
     def __init__(self, session: Session, parts: int) -> None:
         super().__init__(session)
         self.cache, self.count, self.parts = None, FORWARD, parts
-        self.sampled: dict[tuple[range, int], Images] = {}
-
-    def sample(self, classes: range) -> Images:
-        key = classes, self.count
-        if key not in self.sampled:
-            self.sampled[key] = self.stream.sample(*key)
-        return self.sampled[key]
+        self.sample = functools.cache(self.stream.sample)
 
     def training_images(self, task: Task) -> Images:
-        return self.sample(task.seen if self.method.sees_old_data else task.new)
-
-
-class CountedImages(ImagesOfTask):
-    """A few images for `Method.collect`, and how often it reads them."""
-
-    def __init__(self, source: FeatureSource, task: Task) -> None:
-        super().__init__(source, task)
-        self.counted: Counter[bool] = Counter()
-        self.picked = 0
-
-    def batches(self, *arguments: Any, **options: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        self.counted[True] += 1
-        return super().batches(*arguments, **options)
-
-    def take(self, numbers: Tensor) -> Tensor:
-        self.picked = max(self.picked, len(numbers))
-        return super().take(numbers)
-
-    def features(self, network: nn.Module) -> Tensor:
-        self.counted[False] += 1
-        return super().features(network)
+        return self.sample(task.seen if self.method.sees_old_data else task.new, self.count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,20 @@ class FeatureSource:
         _, kept, labels = self._test[index]
         yield from zip(torch.split(kept, 4096), torch.split(labels, 4096), strict=True)
 
+    def passes(self, index: int, *, reads: bool, new_network: bool, resumed: bool) -> int:
+        """Return how many images will go through the network for `Method.end` and the evaluation of a task.
+
+        reads : whether `Method.end` reads the features.
+        new_network : whether the network is replaced in this task by one that another run has trained.
+        resumed : whether this is the first task of this process, which has kept no features.
+        """
+        images, phase = self.image_count(index), self.method.phase(self.session.task(index))
+        tests = [self.stream.counts(earlier)[1] for earlier in range(index + 1)]
+        if new_network or self.method.trains_network(phase):
+            return images * reads + sum(tests)
+        again = sum(tests) if resumed or not self.keeps_tests else tests[-1]
+        return images * (reads and not phase.epochs) + again  # if the head is trained on features, they are kept
+
     def kept_bytes(self, tasks: range) -> int:
         """Return the bytes of features that are kept: of all test images, and of the training images of the largest task."""
         tests = sum(self.stream.counts(index)[1] for index in range(len(self.stream))) * self.keeps_tests
@@ -131,7 +146,7 @@ class FeatureSource:
         return kept
 
     def _cached(self, images: Images) -> Tensor:
-        """Return the same from a file per class, which runs with other tasks or another order of classes find as well."""
+        """Return the same from a cache file per class, which runs with other tasks or another order of classes can use too."""
         assert self.cache is not None
         kept = torch.empty(len(images), self.method.network.dim)
         for label in sorted(set(images.labels.tolist())):
@@ -145,7 +160,7 @@ class FeatureSource:
         return self.augment.plain(batch)
 
     def _may_stop(self) -> None:
-        """Between batches the run can be stopped."""
+        """Raise Stopped if the user has asked to stop the run. Called between batches."""
         if self.session.watch.stop and self.processes.count == 1:  # several processes cannot agree here
             raise Stopped
 
@@ -156,24 +171,32 @@ class FeatureSource:
 
 
 class ImagesOfTask:
-    """The training images of a task, as `Method.collect` gets them (`amgc.methods.TaskImages`)."""
+    """The training images of a task, as `Method.collect` gets them (`amgc.methods.TaskImages`).
+
+    passes : how often all images were read, to be used with gradients (True), or without.
+    picked : how many images `take` returned at most.
+    """
 
     def __init__(self, source: FeatureSource, task: Task) -> None:
         self.source, self.images = source, source.training_images(task)
         self.labels = self.images.labels.to(source.processes.device)
         self.gather, self.sum = source.processes.gather, source.processes.sum
+        self.passes: Counter[bool] = Counter()
+        self.picked = 0
 
     def batches(
         self, size: int, generator: torch.Generator | None = None, *, augmented: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes[True] += 1
         return self.source.batches(self.images, size, generator, augmented=augmented)
 
     def take(self, numbers: Tensor) -> Tensor:
-        numbers = numbers.cpu()
+        self.picked, numbers = max(self.picked, len(numbers)), numbers.cpu()
         images = self.images.take(numbers[self.source.processes.share(len(numbers))])
         return self.source.augment.plain(images.to(self.source.processes.device))
 
     def features(self, network: nn.Module) -> Tensor:
+        self.passes[False] += 1
         return torch.cat([features for features, _ in self.source.extract(self.images, network)])
 
 

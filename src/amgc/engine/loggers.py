@@ -1,7 +1,7 @@
 """`--log`: log a run to TensorBoard and Weights & Biases.
 
-The x-axis is the moment: optimiser steps of all tasks so far, plus one for each finished task, so that a task without training
-has its own moment. Loggers are flushed before a checkpoint is written. A resumed run therefore continues the log exactly
+The x-axis counts the optimiser steps of all tasks so far, plus one for each finished task, so that a task without training has
+a position of its own. Loggers are flushed before a checkpoint is written. A resumed run therefore continues the log exactly
 at its checkpoint. A logger is `new` if this run has not logged to it before.
 """
 
@@ -191,7 +191,7 @@ def check(names: Sequence[str]) -> None:
 
 
 def moment(lines: Sequence[dict[str, Any]], step: int = 0) -> int:
-    """Return the moment after these tasks and `step` steps of the next one."""
+    """Return the position on the x-axis after these tasks and `step` steps of the next one."""
     return sum(int(line.get("steps", 0)) + 1 for line in lines) + step
 
 

@@ -88,10 +88,10 @@ class _Images:
     def check(self) -> None:
         """Raise ValueError if the numbers cannot be those of images."""
         if self.shape[0] not in (1, 3) or not all(1 <= side <= LARGEST for side in (*self.shape, self.scale)):
-            raise ValueError(f"images.shape is {list(self.shape)} and images.scale {self.scale}.")
+            raise ValueError(f"images.shape {list(self.shape)} and images.scale {self.scale} cannot be those of images.")
         finite = all(map(math.isfinite, self.mean + self.std))
         if not len(self.mean) == len(self.std) == self.shape[0] or not finite or not min(self.std) > 0:
-            raise ValueError(f"images.mean {list(self.mean)} and images.std {list(self.std)} are no normalisation.")
+            raise ValueError(f"images.mean {list(self.mean)} and images.std {list(self.std)} are not a valid normalisation.")
 
 
 def _images(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -28,7 +29,7 @@ from amgc.engine.processes import peak_memory
 from amgc.engine.seeding import generator
 from amgc.engine.session import Session
 from amgc.engine.training import train
-from amgc.engine.watch import TrainingError, Watch
+from amgc.engine.watch import Stopped, TrainingError, TrainingProgress, Watch
 from amgc.methods.contract import Task
 from amgc.methods.optional import CollectsFromImages
 from amgc.options import decode
@@ -128,12 +129,24 @@ def learn(session: Session, task: Task) -> None:
 
 
 def fit_network(session: Session) -> None:
-    """Fit an extractor that needs no training to the images of task 1."""
-    if session.network.needs_fit:
-        images = session.features.training_images(session.task(0))
-        drawing = generator(session.config.seed, "fit")
-        session.network.fit(images, preprocess=session.augment.plain, generator=drawing)
-        session.processes.take_from_first(session.network.buffers())  # different CPUs round differently
+    """Fit an extractor to the images of task 1. If that is interrupted, it begins anew."""
+    network, watch, task = session.network, session.watch, session.task(0)
+    if not network.needs_fit:
+        return
+
+    def report(step: int, steps: int, loss: Tensor) -> None:
+        if watch.stop and session.processes.count == 1:  # several processes cannot agree here
+            raise Stopped
+        if step == 1:
+            watch.begin_task(task, len(session.stream), steps, 0)
+        if watch.wants_progress():
+            watch.progress(TrainingProgress(0, 1, step, steps, {"loss of the network": float(loss)}, math.nan))
+
+    network.report = report  # type: ignore[method-assign]
+    images, drawing = session.features.training_images(task), generator(session.config.seed, "fit")
+    network.fit(images, preprocess=session.augment.plain, generator=drawing)
+    del network.report
+    session.processes.take_from_first(network.buffers())  # different CPUs round differently
 
 
 def evaluate(session: Session, task: Task, see: Callable[[Tensor, Tensor], None]) -> Tensor:

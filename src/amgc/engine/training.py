@@ -76,6 +76,18 @@ def train_stage(session: Session, trainer: Trainer, total: int) -> None:
         session.meter.check(task)
 
 
+def steps_left(phase: Phase, uses: int, done: int) -> tuple[int, int]:
+    """Return how many steps of a stage are left, and how many images they use, if an epoch uses `uses` images.
+
+    >>> steps_left(Phase(epochs=2, batch_size=4), 10, done=1)  # batches of 4, 3, 3; 4, 3, 3
+    (5, 16)
+    """
+    sizes = [len(batch) for batch in shuffled(uses, phase.batch_size)]
+    epochs, rest = divmod(min(done, len(sizes) * phase.epochs), len(sizes))
+    left = phase.epochs - epochs
+    return left * len(sizes) - rest, left * uses - sum(sizes[:rest])
+
+
 class Trainer:
     """The batches of a stage of a task, and the optimiser step that trains on one."""
 
@@ -132,7 +144,7 @@ class Trainer:
         return terms
 
     def place(self, purpose: str, number: int) -> tuple[int | str, ...]:
-        """Return the place of random numbers in an epoch or step of this stage."""
+        """Return the arguments of `generator` for an epoch or a step of this stage."""
         return self.session.config.seed, f"second {purpose}" if self.stage else purpose, self.task.index, number
 
     def batches(self, epoch: int, done: int) -> Iterator[Batch]:

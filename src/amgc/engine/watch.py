@@ -11,7 +11,7 @@ from amgc.methods.contract import Task
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress of the training of a task. Losses and accuracy are those of the current batch."""
+    """Progress of the training of a task. Losses and accuracy (NaN: unknown) are those of the current batch."""
 
     epoch: int
     epochs: int

@@ -6,7 +6,7 @@ Options are declared here and not in the modules of the networks, because networ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from amgc.features.registry import ImageShape, Options, feature_extractor
@@ -147,6 +147,36 @@ def patches(image_shape: ImageShape, options: PatchesOptions) -> Extractor:
     from amgc.features.patches import Patches
 
     return Patches(image_shape, options)
+
+
+@dataclass(frozen=True)
+class LayersOptions(PatchesOptions):
+    """Options of layers: those of its patches, and of its network."""
+
+    widths: tuple[int, ...] = option(
+        (64, 128, 256), "maps of each block of the network; a block halves the image", "ours, measured", least=2
+    )
+    steps: int = option(600, "steps of 128 images in which a network learns task 1", "ours, measured", least=1)
+    networks: int = option(
+        4, "networks, which differ in their random numbers; their features are joined", "ours, measured", least=1, most=64
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.widths:
+            raise ValueError("widths must have at least one number: the maps of the first block.")
+
+    def patches(self) -> PatchesOptions:
+        """Return the options of the patches."""
+        return PatchesOptions(**{field.name: getattr(self, field.name) for field in fields(PatchesOptions)})
+
+
+@feature_extractor("layers", LayersOptions())
+def layers(image_shape: ImageShape, options: LayersOptions) -> Extractor:
+    """Patches joined to all layers of small networks, which learn task 1 in minutes and are not trained further."""
+    from amgc.features.layers import Layers
+
+    return Layers(image_shape, options)
 
 
 @dataclass(frozen=True)

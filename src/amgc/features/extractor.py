@@ -44,6 +44,7 @@ class Extractor(nn.Module):
     std: tuple[float, ...] | None = None
     far: range | None = None
     fit_images: int = 0  # maximum number of images that `fit` passes through the network
+    fit_steps: int = 0  # steps of training that `fit` makes
     classifier: tuple[str, ...] = (
         "fc.",
         "linear.",
@@ -67,7 +68,13 @@ class Extractor(nn.Module):
         return False
 
     def fit(self, images: ImageSource, *, preprocess: Preprocess, generator: Generator) -> None:
-        """Learn from the images of task 1, without labels, before anything else. Draw random numbers from `generator`."""
+        """Learn from the images of task 1 before anything else. Draw random numbers from `generator`.
+
+        A `fit` that trains calls `report` after each step.
+        """
+
+    def report(self, step: int, steps: int, loss: Tensor) -> None:
+        """Called by a `fit` that takes long. Whoever calls `fit` may replace it, to show progress or to stop by raising."""
 
 
 def initialise(module: nn.Module) -> None:

@@ -27,6 +27,7 @@ PATCHES, SAMPLED = 200_000, 10_000  # maximum numbers of patches for the whiteni
 MEASURED = 2_500  # images for the moments: standard deviations are then accurate to one or two per cent
 PRIOR = 10  # each variance is shrunk to the average variance with the weight of this many images
 BATCH = 256
+WHOLE = 4  # cells
 # Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (128 filters at the 729 places
 # of a CIFAR image, each twice: 0.7 MB); a GPU needs large batches.
 CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
@@ -45,6 +46,7 @@ class Patches(Extractor):
 
     def __init__(self, image_shape: ImageShape, options: PatchesOptions) -> None:
         super().__init__()
+        self.image_shape = image_shape
         channels, height, width = image_shape
         shrink = min(1.0, options.side / max(height, width))
         self.size = max(1, round(height * shrink)), max(1, round(width * shrink))
@@ -257,8 +259,7 @@ class Patches(Extractor):
         columns = min(count, max(64, response_room // (2 * positions) // 32 * 32))
         block = min(several, max(1, response_room // (2 * positions * columns)))
         views = 2 if self.settled.mirror else 1
-        strips = [(places, (matrix / views).to(images)) for places, matrix in self._strips(high, wide)]
-        grid = self.settled.grid
+        strips = [(places, into, (matrix / views).to(images)) for places, into, matrix in self._strips(high, wide)]
         weights = [part.contiguous() for part in torch.split(weight, columns, dim=1)]
         patches = torch.ones(rows, several, high, wide, device=images.device)
         room = torch.empty(2 * block * positions * columns, device=images.device)
@@ -283,9 +284,9 @@ class Patches(Extractor):
                         torch.mm(matrix, part, out=response)
                         softshrink(response, threshold, out=response)  # type: ignore[call-arg] # its stub lacks `out`
                         torch.clamp_min(response, 0, out=above)
-                        for row, (places, matrix_of_row) in enumerate(strips):
-                            into = total[first : first + now, row * grid : (row + 1) * grid]
-                            torch.baddbmm(into, matrix_of_row.expand(now, -1, -1), both[:, places], beta=view, out=into)
+                        for places, rows_of_cells, average in strips:
+                            into = total[first : first + now, rows_of_cells]
+                            torch.baddbmm(into, average.expand(now, -1, -1), both[:, places], beta=view, out=into)
             yield start, [torch.unflatten(total[: len(some)], 2, (2, -1)) for total in sums]
 
     def _unroll(self, images: Tensor, side: int, out: Tensor) -> None:
@@ -301,15 +302,22 @@ class Patches(Extractor):
         torch.sub(windows, mean.float(), out=out)
         out.mul_(scale)
 
-    def _strips(self, high: int, wide: int) -> list[tuple[slice, Tensor]]:
-        """Return, for each row of cells, its places and the matrix (grid, places) that averages them over its cells."""
+    def _strips(self, high: int, wide: int) -> list[tuple[slice, slice, Tensor]]:
+        """Return strips of the image: their places, their cells, and the matrix (cells, places) that averages over the cells.
+
+        A strip is a row of cells, so that few products are with zeros. Up to `WHOLE` cells are one strip, because fewer and
+        larger products are faster (benchmarks/kernels.py).
+        """
         grid = self.settled.grid
         row, column = torch.arange(high) * grid // high, torch.arange(wide) * grid // wide
+        several = grid if grid**2 <= WHOLE else 1  # rows of cells in a strip
         strips = []
-        for cell in range(grid):
-            rows = (row == cell).nonzero().squeeze(1)
-            member = torch.nn.functional.one_hot(column.repeat(len(rows)), grid).double().T
-            strips.append((slice(int(rows[0]) * wide, (int(rows[-1]) + 1) * wide), member / member.sum(1, keepdim=True)))
+        for first in range(0, grid, several):
+            rows = ((row >= first) & (row < first + several)).nonzero().squeeze(1)
+            cell = ((row[rows] - first)[:, None] * grid + column).flatten()
+            member = torch.nn.functional.one_hot(cell, several * grid).double().T
+            places = slice(int(rows[0]) * wide, (int(rows[-1]) + 1) * wide)
+            strips.append((places, slice(first * grid, (first + several) * grid), member / member.sum(1, keepdim=True)))
         return strips
 
     def _by_bank(self, features: Tensor) -> list[Tensor]:

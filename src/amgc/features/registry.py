@@ -59,7 +59,7 @@ def extractors() -> dict[str, Entry]:
     """Return all extractors of this package and those registered elsewhere so far.
 
     >>> list(extractors())
-    ['convnet', 'lite0', 'lite1', 'lite2', 'patches', 'resnet18', 'resnet32', 'timm']
+    ['convnet', 'layers', 'lite0', 'lite1', 'lite2', 'patches', 'resnet18', 'resnet32', 'timm']
     """
     return EXTRACTORS.all()
 

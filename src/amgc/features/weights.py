@@ -10,7 +10,6 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
 from amgc.features.registry import KIND, blank, extractors
+from amgc.text import shortened
 
 PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # names of timm; not hf-hub:OWNER/NAME or local-dir:PATH
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their checkpoints
@@ -84,7 +84,7 @@ def _set(extractor: Extractor, path: str | os.PathLike[str], header: dict[str, A
     ]
     faults = [("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen)]
     if any(names for _, names in faults):
-        listed = "; ".join(f"{len(names)} {fault} ({_first(names)})" for fault, names in faults if names)
+        listed = "; ".join(f"{len(names)} {fault} ({shortened(names, 3)})" for fault, names in faults if names)
         raise ValueError(
             f"the weights in {os.fspath(path)!r} do not fit {extractor.name or type(extractor).__name__} with "
             f"{extractor.options}: {listed}. Choose the options that they were trained with, or another file."
@@ -154,8 +154,3 @@ def _normalisation(
     if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
         raise files.misfit(path, ValueError(f"mean {mean} and std {std} are not a valid normalisation"))
     return mean, std
-
-
-def _first(names: Iterable[str], count: int = 3) -> str:
-    names = list(names)
-    return ", ".join(names[:count]) + (", …" if len(names) > count else "")

@@ -1,4 +1,4 @@
-"""EFC (Magistri et al., ICLR 2024) and EFC++ (2025): features may move where the scores do not notice; Gaussian prototypes."""
+"""EFC (Magistri et al., ICLR 2024) and EFC++ (2025): features move where scores do not change; Gaussian prototypes."""
 
 from __future__ import annotations
 
@@ -171,4 +171,4 @@ class EFCPlus(EFC[EFCPlusHyper]):
         return {"balance": torch.nn.functional.cross_entropy(self.head(features), targets)}
 
     def collect(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
-        """The means moved before the second stage."""
+        """Do nothing: the means were moved before the second stage."""

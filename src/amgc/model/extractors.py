@@ -28,7 +28,7 @@ from amgc.features.registry import find
 from amgc.features.weights import load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.folder import Folder
-from amgc.model.inputs import Frame, Function, ImageError, Input, none_usable
+from amgc.model.inputs import Frame, Function, ImageError, Input, Vectors, none_usable
 from amgc.model.manifest import VECTORS
 from amgc.registry import is_file
 
@@ -39,7 +39,6 @@ COLOUR = 8.0  # standard deviation of the differences between channels (0 to 255
 FILTERS = 400  # default for patches: 3,200 features, whose shared covariance takes 20 MB on disk
 SIDE = 64  # maximum image size for patches; smaller if the first images are smaller
 FIT_IMAGES = 2500  # maximum number of images that patches are fitted on; they take 30 MB of memory
-PIXELS = 1 << 20  # approximate number of values in a batch
 GENERATED, SPECTRUM = 32, 1.5  # images, and the exponent of their amplitudes over frequencies: photographs have 1 to 1.5
 ENCODING = threading.Lock()  # because an extractor uses all cores, and patches change torch's number of threads
 
@@ -157,6 +156,11 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
         return VECTORS, options, None
     if name.partition(":")[0] in extractors():
         base, _, model = name.partition(":")
+        if base == "layers":
+            raise ValueError(
+                "layers learn the classes of a run's first task. Make a model of a run (amgc model RUN -o MODEL), or choose "
+                "other features; a new model can use the extractor of such a model: features='MODEL'."
+            )
         chosen = defaults(base) | options | ({"model": model} if model else {})
         if base == "patches" and chosen["filters"] < 1:  # with 0, `amgc run` chooses a number by the size of the images
             raise ValueError(f"filters must be at least 1, not {chosen['filters']}.")
@@ -282,22 +286,29 @@ def encode(extractor: Extractor, pixels: NDArray[np.uint8]) -> Tensor:
 
 
 def encode_batches(
-    extractor: Extractor, frame: Frame, images: Sequence[Input]
+    extractor: Extractor | Vectors, reader: Frame | Vectors, images: Sequence[Input]
 ) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
-    """Decode and encode images batch by batch.
+    """Decode and encode images, or check vectors, batch by batch.
 
     Yields the rows of readable images with their features (n, d), and the rows of unreadable images with their errors.
+
+    reader : the frame of the images, or for vectors the same as `extractor`.
     """
-    size = max(16, min(256, PIXELS // (frame.channels * frame.side**2)))
     rows: list[int] = []
-    pixels: list[NDArray[np.uint8]] = []
+    found: list[Any] = []
     errors: list[tuple[int, ImageError]] = []
-    for row, decoded in enumerate(frame.each(images)):
+    for row, decoded in enumerate(reader.each(images)):
         if isinstance(decoded, ImageError):
             errors.append((row, decoded))
         else:
             rows.append(row)
-            pixels.append(decoded)
-        if len(rows) + len(errors) >= size or row == len(images) - 1:
-            yield rows, encode(extractor, np.stack(pixels)) if rows else torch.empty(0, extractor.dim), errors
-            rows, pixels, errors = [], [], []
+            found.append(decoded)
+        if len(rows) + len(errors) >= reader.batch or row == len(images) - 1:
+            if not rows:
+                features = torch.empty(0, extractor.dim)
+            elif isinstance(extractor, Vectors):
+                features = torch.tensor(extractor.features(found))  # in torch's memory: see tensor_files._copies
+            else:
+                features = encode(extractor, np.stack(found))
+            yield rows, features, errors
+            rows, found, errors = [], [], []

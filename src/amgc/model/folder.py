@@ -1,4 +1,4 @@
-"""The folder of a model: a manifest, and the files that it lists.
+"""The folder of a model: a manifest, and the files that it lists. It can be packed into one zip file.
 
 A change writes new files under new names, replaces the manifest atomically, then deletes files that the manifest no longer
 lists. So a reader sees the model either before or after a change, even if the writer is killed. The manifest also lists the
@@ -8,21 +8,32 @@ files of the state before the last change, so that replacing the manifest undoes
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TypeVar
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, TypeVar
 
 import amgc
 from amgc import files
 from amgc.locking import LOCK, FolderBusyError, locked
 from amgc.model.manifest import MANIFEST, OURS, Entry, Manifest
+from amgc.text import byte_size
 
 TRIES = 20  # attempts to read a folder that other processes keep changing
 PATIENCE = 10.0  # seconds that a writer waits for the lock
+# Of zip files:
+MOST_BYTES = 1 << 31  # of an unpacked model
+MAX_FILES = 8  # a model has at most three
+MAX_ENTRIES = 1000  # signatures of entries; weights contain some by accident. A million entries take gigabytes to list.
+PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+UNREADABLE = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error)
 T = TypeVar("T")
 
 
@@ -172,3 +183,73 @@ def digest(path: Path) -> str:
         while part := file.read(1 << 20):
             found.update(part)
     return found.hexdigest()
+
+
+# ---- zip files -------------------------------------------------------------------------------------------------------
+
+
+def pack(folder: Folder) -> bytes:
+    """Return the folder as a zip file, without the state before the last change. Paths in the manifest are reduced to names."""
+
+    def read(manifest: Manifest) -> bytes:
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # compression does not make weights smaller
+            made, features = _without_paths(manifest.made), _without_paths(manifest.features)
+            shared = replace(manifest, made=made, features=features, previous=None)
+            archive.writestr(MANIFEST, json.dumps(shared.to_json(), ensure_ascii=False, indent=1))
+            for entry in manifest.files.values():
+                archive.writestr(entry.name, folder.checked(entry).read_bytes())
+        return written.getvalue()
+
+    return folder.read(read)
+
+
+def unpack(content: bytes, into: Path, most_bytes: int) -> None:
+    """Write the files of a zip file to the new folder `into`. Only names of a model's files are accepted, and no sub-folders.
+
+    most_bytes : maximum size of all files together. Bytes are counted while reading, because the sizes that a zip file states
+        may be false.
+    """
+    Folder(into).prepare()
+    if content.count(b"PK\1\2") > MAX_ENTRIES:
+        raise files.FileFormatError("the zip file contains more files than a model has.")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = [one for one in archive.infolist() if not one.is_dir()]
+            names = [one.filename for one in members]
+            if MANIFEST not in names:
+                raise files.FileFormatError(f"the zip file has no {MANIFEST} at its top, so it is not a model of amgc.")
+            for name in names:
+                if name != MANIFEST and (not OURS.fullmatch(name) or name.startswith(".")):
+                    raise files.FileFormatError(f"the zip file contains {name!r}, which is not a file of a model.")
+            if any(one.compress_type not in PLAIN for one in members):
+                raise files.FileFormatError("the zip file is not compressed with deflate; create it again with deflate.")
+            if len(names) > MAX_FILES or len(set(names)) < len(names):
+                raise files.FileFormatError("the zip file contains more files than a model has, or two of the same name.")
+            left = most_bytes
+            for one in members:
+                with archive.open(one) as file, (into / one.filename).open("wb") as written:
+                    while part := file.read(1 << 20):  # not all at once: a small zip file may unpack to gigabytes
+                        left -= len(part)
+                        if left < 0:
+                            raise files.FileFormatError(f"the files in the zip file are larger than {byte_size(most_bytes)}.")
+                        written.write(part)
+    except files.FileFormatError:
+        raise
+    except UNREADABLE as error:
+        raise files.FileFormatError(f"the file is not a readable zip file ({error}).") from error
+
+
+def _without_paths(about: dict[str, Any]) -> dict[str, Any]:
+    """Return the dictionary with the names of files instead of their paths.
+
+    >>> _without_paths({"given": "/home/ann/weights.pt", "by": "create", "seed": 0})
+    {'given': 'weights.pt', 'by': 'create', 'seed': 0}
+    """
+    return {name: _last(value) if name in ("given", "from") else value for name, value in about.items()}
+
+
+def _last(value: Any) -> Any:
+    if not isinstance(value, str) or not ("/" in value or "\\" in value):
+        return value
+    return (PureWindowsPath if "\\" in value else PurePosixPath)(value).name

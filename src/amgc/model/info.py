@@ -196,7 +196,9 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
                 f"for {len(few)} classes with one or two images (such as {few[0]!r}) the features of these images: they follow "
                 "from mean and covariance"
             )
-    if contents.extractor == "patches":
+    if contents.extractor in ("patches", "layers"):
+        if contents.extractor == "layers":
+            kept.append("a small network that was trained on the first images, with its weights")
         fragments = "filters that are fragments of the first images, a few pixels wide, up to brightness and contrast"
         drawn = "filters drawn at random with the covariance of small patches of the first images; no fragments of images"
         kept.append(fragments if contents.fragments else drawn)

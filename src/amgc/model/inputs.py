@@ -36,6 +36,7 @@ else:
 Given: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image | NDArray[Any] | Tensor | Iterable[Any]"
 Function: TypeAlias = Callable[[list["Image"]], "NDArray[Any] | Tensor | Sequence[Sequence[float]]"]
 SMALLEST = 4  # minimum number of pixels of the shorter side
+PIXELS = 1 << 20  # approximate number of values in a batch of images
 BATCH, IMAGES = 4096, 16  # vectors, and images for a function, at a time
 LEAST = 1024  # pixels each way below which images for a function are not reduced
 
@@ -139,6 +140,11 @@ class Frame:
     scale: int
     channels: int
 
+    @property
+    def batch(self) -> int:
+        """The number of images at a time."""
+        return max(16, min(256, PIXELS // (self.channels * self.side**2)))
+
     def pixels(self, given: Input) -> NDArray[np.uint8]:
         """Return the pixels of an image, (channels, side, side)."""
         image = given.read(2 * self.scale, self.scale)
@@ -215,28 +221,28 @@ class Vectors:
                 errors.append(error)
         raise none_usable(errors)
 
-    def encode_batches(self, given: Sequence[Input]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
-        """Yield the same as `amgc.model.extractors.encode_batches`."""
-        size = BATCH if self.name == VECTORS else IMAGES
-        for start in range(0, len(given), size):
-            rows: list[int] = []
-            errors: list[tuple[int, ImageError]] = []
-            found: list[Any] = []
-            for row in range(start, min(start + size, len(given))):
-                try:
-                    found.append(self._checked(given[row]) if self.name == VECTORS else image_for_function(given[row]))
-                    rows.append(row)
-                except ImageError as error:
-                    errors.append((row, error))
-            array = np.empty((0, self.dim))
-            if rows:
-                array = np.stack(found) if self.name == VECTORS else compute(self.function, found)
-            if array.shape[1] != self.dim:
-                raise ModelError(
-                    f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}; use the function that it "
-                    "was created with."
-                )
-            yield rows, torch.tensor(array), errors  # in torch's memory: see tensor_files._copies
+    @property
+    def batch(self) -> int:
+        """The number of vectors, or of images for the function, at a time."""
+        return BATCH if self.name == VECTORS else IMAGES
+
+    def each(self, given: Sequence[Input]) -> Iterator[NDArray[Any] | Image | ImageError]:
+        """Yield each vector, or each image for the function, in order, or the error of one that cannot be used."""
+        for one in given:
+            try:
+                yield self._checked(one) if self.name == VECTORS else image_for_function(one)
+            except ImageError as error:
+                yield error
+
+    def features(self, found: list[Any]) -> NDArray[Any]:
+        """Return the features (n, d) of what `each` has yielded."""
+        array = np.stack(found) if self.name == VECTORS else compute(self.function, found)
+        if array.shape[1] != self.dim:
+            raise ModelError(
+                f"the function gave {array.shape[1]:,} features, but the model has {self.dim:,}; use the function that it "
+                "was created with."
+            )
+        return array
 
     def _checked(self, given: Input) -> NDArray[Any]:
         vector: NDArray[Any] = given.source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,12 +14,10 @@ from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
-from amgc.data.vectors import Split
 from amgc.model import changes, edits
 from amgc.model.answers import Prediction
 from amgc.model.changes import Learned, ProgressCallback
-from amgc.model.export.archive import MOST_BYTES, pack, unpack
-from amgc.model.folder import PATIENCE, Folder, ModelError
+from amgc.model.folder import MOST_BYTES, PATIENCE, Folder, ModelError, pack, unpack
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
 from amgc.model.manifest import FUNCTION, checked_name, normal
@@ -29,8 +27,8 @@ from amgc.model.state import State, fitted, new_state
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from amgc.model.export.onnx import Exported
     from amgc.model.extractors import ExtractorOptions
+    from amgc.model.onnx import Exported
 
 OnCorrupt = Literal["error", "skip"]
 
@@ -174,7 +172,7 @@ class Model:
         start = time.monotonic()
         given: dict[str, list[Input]] = {}
         for label, own in images.items():
-            if found := self._given(own, "train"):
+            if found := vectors_from(own, "train") if self._state.manifest.noun == "vector" else images_from(own):
                 given.setdefault(checked_name(label), []).extend(found)  # two spellings of a name are one class
         if not given:
             raise ModelError(f"there are no {self._state.manifest.noun}s to learn from.")
@@ -274,8 +272,9 @@ class Model:
         self._state = state.write(self._folder)
         return self._state
 
-    def _given(self, given: Given, split: Split = "test") -> list[Input]:
-        return vectors_from(given, split) if self._state.manifest.noun == "vector" else images_from(given)
+    @property
+    def _read(self) -> Callable[[Given], list[Input]]:
+        return vectors_from if self._state.manifest.noun == "vector" else images_from
 
     # ---- read --------------------------------------------------------------------------------------------------------
 
@@ -307,7 +306,7 @@ class Model:
     def predict_each(self, images: Given, top: int = 1, reject: float | None = None) -> Iterator[Prediction | ImageError]:
         """Yield predictions in order, or the error of an unreadable image. Only one batch is in memory at a time."""
         check_can_predict(self._state, top, reject)
-        return predict(self._state, self._given(images), top, reject)
+        return predict(self._state, self._read(images), top, reject)
 
     def evaluate(
         self,
@@ -321,7 +320,7 @@ class Model:
 
         images : by class, as for `learn_all`, or in any other form with one of the `labels` for each.
         """
-        given, names = labelled(images, labels, self._given)
+        given, names = labelled(images, labels, self._read)
         return evaluate(self._state, given, names, reject, progress)
 
     def info(self) -> Info:
@@ -344,7 +343,7 @@ class Model:
         return cls.open(path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
-        """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.export.onnx`. Needs the extra `onnx`."""
-        from amgc.model.export.onnx import export_onnx
+        """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.onnx`. Needs the extra `onnx`."""
+        from amgc.model.onnx import export_onnx
 
         return export_onnx(self._state, path)

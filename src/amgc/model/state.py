@@ -125,9 +125,8 @@ class State:
     def encoded(self, images: Sequence[Input]) -> Iterator[tuple[list[int], Tensor, list[tuple[int, ImageError]]]]:
         """Yield the features of images batch by batch; see `amgc.model.extractors.encode_batches`."""
         assert self.extractor is not None
-        if isinstance(self.extractor, Vectors):
-            return self.extractor.encode_batches(images)
-        return extractors.encode_batches(self.extractor, self.frame, images)
+        reader = self.extractor if isinstance(self.extractor, Vectors) else self.frame
+        return extractors.encode_batches(self.extractor, reader, images)
 
     @property
     def class_counts(self) -> dict[str, int]:
@@ -140,8 +139,13 @@ class State:
         return dict(zip(map(str, statistics.classes), statistics.count.tolist(), strict=True))
 
     @classmethod
-    def read(cls, folder: Folder, previous: State | None = None, function: Function | None = None) -> State:
-        """Read a folder. The extractor of `previous` is reused if it has not changed, and its function."""
+    def read(
+        cls, folder: Folder, previous: State | None = None, function: Function | None = None, *, classes: bool = True
+    ) -> State:
+        """Read a folder. The extractor of `previous` is reused if it has not changed, and its function.
+
+        classes : False leaves out the classifier, which may take gigabytes.
+        """
         function = function or (previous.function if previous else None)
 
         def read(manifest: Manifest) -> State:
@@ -156,7 +160,7 @@ class State:
                     extractor = load_extractor(folder.checked(entries["extractor"])).eval().requires_grad_(False)
             state = cls(manifest, extractor, function=function)
             _check_parameters(folder.path / MANIFEST, manifest)
-            return _read_classes(state, folder.checked(entries["classes"])) if "classes" in entries else state
+            return _read_classes(state, folder.checked(entries["classes"])) if classes and "classes" in entries else state
 
         return folder.read(read)
 
@@ -268,7 +272,7 @@ def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
 
 
 def _packed(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return header and tensors of the classifier. For images whose features need no torch, with what is typical of classes."""
+    """Return header and tensors of the classifier, and what is typical of the classes if no torch is needed for predictions."""
     assert state.classifier is not None
     header, tensors = state.classifier.packed()
     extractor, typical = state.extractor, None

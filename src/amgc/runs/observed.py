@@ -103,7 +103,7 @@ def _check_confusion(observed: Observed, correct: Any, total: Any) -> None:
         right[true] += count * (true == predicted)
         images[true] += count
     if (tuple(right), tuple(images)) != (tuple(correct), tuple(total)):
-        raise ValueError("its confusion does not sum to what metrics.jsonl has.")
+        raise ValueError("the sums of its confusion are not the numbers of metrics.jsonl.")
 
 
 def _check_margins(margins: Margins | None, seen: int) -> None:

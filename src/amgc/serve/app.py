@@ -20,7 +20,7 @@ from amgc.data.image_files import available_cores
 from amgc.model import Info, Model
 from amgc.model.manifest import normal
 from amgc.serve import schemas
-from amgc.serve.batching import Batcher
+from amgc.serve.batching import VECTORS, WAITING, Batcher
 from amgc.serve.downloads import EXAMPLE, VECTOR_EXAMPLE, check_replacement, onnx_file, opened
 from amgc.serve.errors import ApiError, api_error
 from amgc.serve.guard import Guard, Settings
@@ -50,7 +50,7 @@ def create_app(
     limits, noun = settings.limits, model.state.manifest.noun
     updates = UpdateQueue(model, limits.waiting)
     workers, metrics = Workers(available_cores()), metrics or Metrics()
-    batcher = Batcher(model, workers, metrics)
+    batcher = Batcher(model, workers, metrics, WAITING if noun == "image" else VECTORS)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -69,7 +69,7 @@ def create_app(
     app = FastAPI(
         title="amgc", version=amgc.__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    app.state.updates = updates
+    app.state.updates, app.state.batcher = updates, batcher
     app.add_middleware(Guard, settings=settings)
     if read_only:
         app.add_middleware(ReadOnly)
@@ -112,7 +112,8 @@ def create_app(
 
         try:
             if noun == "vector":
-                found = await work.result(request, workers.submit(model.predict, pictures, options.top, options.reject))
+                ask = batcher.run(len(pictures), model.predict, pictures, options.top, options.reject)
+                found = await work.result(request, ask)
             else:
                 _, refused = await asyncio.wrap_future(workers.submit(split_by_size, pictures, limits))
                 if refused:
@@ -278,8 +279,8 @@ def _remains(info: Info) -> list[str]:
     remains = []
     if info.covariance == "shared":
         remains.append("its share in the covariance of the features that all classes have in common")
-    if info.features["name"] == "patches":
-        remains.append("filters that were fitted on the first pictures, if it was among these")
+    if info.features["name"] in ("patches", "layers"):
+        remains.append("an extractor that was fitted on the first pictures, if it was among these")
     return remains
 
 

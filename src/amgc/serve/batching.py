@@ -11,9 +11,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -34,7 +35,10 @@ WAIT = 0.004  # seconds to wait for more images
 BATCH = 32  # images that are encoded together
 LARGE = 16_000_000  # pixels above which an image is large: it may take seconds to decode, others a fraction of one
 WAITING = 1024  # images of all requests that wait; beyond, requests are refused
+VECTORS = 100_000  # the same for a model of vectors
 RETRY = 2  # seconds after which a refused client should try again
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass
@@ -83,16 +87,27 @@ class Batcher:
         """Return the predictions for the images of a request. Raises ApiError 503 if too many images wait."""
         state = self.model.state
         check_can_predict(state, top, reject)
-        with self._lock:
-            if self.waiting and self.waiting + len(pictures) > self.most:
-                self.metrics.add("refused")
-                raise ApiError(503, f"{self.waiting} pictures are waiting already; try again in {RETRY} s.", RETRY)
-            self.waiting += len(pictures)
-            self.metrics.set("waiting", self.waiting)
+        self._enter(len(pictures))
         request = Request(state, pictures, top, reject)
         request.answer.add_done_callback(lambda _: self._leave(len(pictures)))
         self._decode_next(request)
         return request.answer
+
+    def run(self, count: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a function for so many vectors in a thread. Raises ApiError 503 if too many wait."""
+        self._enter(count)
+        future = self.workers.submit(function, *args, **kwargs)
+        future.add_done_callback(lambda _: self._leave(count))
+        return future
+
+    def _enter(self, count: int) -> None:
+        with self._lock:
+            if self.waiting and self.waiting + count > self.most:
+                self.metrics.add("refused")
+                noun = self.model.state.manifest.noun.replace("image", "picture")
+                raise ApiError(503, f"{self.waiting} {noun}s are waiting already; try again in {RETRY} s.", RETRY)
+            self.waiting += count
+            self.metrics.set("waiting", self.waiting)
 
     def _leave(self, count: int) -> None:
         with self._lock:

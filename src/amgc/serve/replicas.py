@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from amgc.model import Model
+from amgc.parent import end_with_parent
 from amgc.serve.errors import LOG
 from amgc.serve.guard import Limits
 from amgc.serve.metrics import NAMES, Metrics
@@ -70,6 +71,7 @@ def replica(
     """Answer requests for the model in a folder, in a process of its own."""
     from amgc.serve.server import listen, make_app
 
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one stops the others
     app = make_app(Model.open(path), host, token, limits, Metrics(table, number), read_only=True, log=log)
     listen(app, bound)

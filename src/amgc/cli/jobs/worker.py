@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from amgc.cli.errors import FAILED, exit_code, reported, trust
+from amgc.parent import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,8 @@ def logged_work(job: Job) -> int:
         return work(job)
 
 
-def end_with_parent() -> None:
-    """Make this process save a checkpoint and stop if its parent is killed (on Linux only)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
 def main(arguments: Sequence[str]) -> int:
-    end_with_parent()
+    end_with_parent()  # a checkpoint is saved first
     return work(Job(**json.loads(arguments[0])))
 
 

@@ -101,7 +101,7 @@ def npz(path: Path, options: NpzOptions) -> Dataset:
 
     arrays = _read(path)
     name = f"npz:{path.name}"
-    train_y, test_y, names = _labels(arrays, name)
+    train_y, test_y, names = _labels(arrays["train_y"], arrays["test_y"], arrays.get("class_names"), name)
     splits = []
     for split, labels in (("train", train_y), ("test", test_y)):
         samples = _samples(arrays[f"{split}_x"], f"{path}: {split}_x", options.layout, arrays.get("scale"))
@@ -129,10 +129,13 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"{str(path)!r} cannot be read as an .npz file: {reason}.") from error
 
 
-def _labels(arrays: dict[str, NDArray[Any]], name: str) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
-    train, test = arrays["train_y"].reshape(-1), arrays["test_y"].reshape(-1)
-    if "class_names" in arrays:
-        names = _text(arrays["class_names"])
+def _labels(
+    train: NDArray[Any], test: NDArray[Any], class_names: NDArray[Any] | None, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
+    """Return the labels of both splits as indices of the class names, which are returned too."""
+    train, test = train.reshape(-1), test.reshape(-1)
+    if class_names is not None:
+        names = _text(class_names)
         for split, labels in (("train_y", train), ("test_y", test)):
             if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
                 raise ValueError(f"{name}: {split} must be indices into the {len(names)} class_names.")

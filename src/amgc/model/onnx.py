@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from amgc.core.incremental import IncrementalClassifier
 from amgc.files import atomic
-from amgc.model.export.onnx_graph import IR, OPSET, Graph, features, resized
 from amgc.model.extractors import encode
 from amgc.model.folder import ModelError
 from amgc.model.inputs import Input, Vectors
+from amgc.model.onnx_graph import IR, OPSET, Graph, features, resized
 from amgc.model.state import State
 
 TOLERANCE = 1e-5  # of probabilities, for each unit of difference between scores; float32 features do not allow less

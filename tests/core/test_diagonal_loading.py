@@ -7,8 +7,8 @@ import pytest
 import torch
 from reference import assert_close
 
-from amgc.core import loading
-from amgc.core.loading import chosen_loadings
+from amgc.core import diagonal_loading
+from amgc.core.diagonal_loading import chosen_loadings
 from amgc.core.shrinkage import MOST_LOADING, separating_level, separating_ridge
 from amgc.core.solver import solve_head
 from amgc.core.statistics import ClassStatistics
@@ -78,9 +78,9 @@ def test_the_score_of_a_loading_is_that_of_the_hat_matrix(samples):
     features, labels = data(samples, 13, 3)
     statistics = shared(features, labels)
     level = statistics.pooled().diagonal()
-    total = loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
+    total = diagonal_loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
     loadings = torch.tensor([1e-3, 0.03, 0.5, 4.0], dtype=torch.float64)
-    quality = loading.explained(loadings, total.exact(), total.share, total.samples)
+    quality = diagonal_loading.explained(loadings, total.exact(), total.share, total.samples)
     assert_close(quality, [explained(features, labels, e, level.numpy()) for e in loadings.tolist()], 1e-9)
 
 
@@ -89,9 +89,11 @@ def test_lanczos_with_one_factorisation_gives_what_all_eigenvalues_give(pivot):
     features, labels = data(900, 300)
     statistics = shared(features, labels)
     level = statistics.shared().variances
-    total = loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
-    near = loading.LOADINGS[(pivot / 30 < loading.LOADINGS) & (pivot * 30 > loading.LOADINGS)]
-    exact, found = (loading.explained(near, sums, total.share, total.samples) for sums in (total.exact(), total.around(pivot)))
+    total = diagonal_loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
+    near = diagonal_loading.LOADINGS[(pivot / 30 < diagonal_loading.LOADINGS) & (pivot * 30 > diagonal_loading.LOADINGS)]
+    exact, found = (
+        diagonal_loading.explained(near, sums, total.share, total.samples) for sums in (total.exact(), total.around(pivot))
+    )
     assert (found - exact).abs().max() < 0.03 * exact.max()
 
 
@@ -101,9 +103,9 @@ def test_the_loadings_found_in_many_dimensions_are_those_found_in_few(monkeypatc
     statistics = shared(features, labels, torch.float32)
     level = statistics.shared().variances
     exact = chosen(statistics, level)
-    monkeypatch.setattr(loading, "EXACT_UP_TO", 0)
-    monkeypatch.setattr(loading, "MANY", 0)
-    monkeypatch.setattr(loading, "DOUBLE_UP_TO", 0)
+    monkeypatch.setattr(diagonal_loading, "EXACT_UP_TO", 0)
+    monkeypatch.setattr(diagonal_loading, "MANY", 0)
+    monkeypatch.setattr(diagonal_loading, "DOUBLE_UP_TO", 0)
     found = chosen(statistics, level)
     assert 0.5 < found.smallest / exact.smallest < 2 and 0.5 < found.largest / exact.largest < 2
 
@@ -114,7 +116,7 @@ def test_the_few_directions_of_few_samples_give_what_all_eigenvalues_give(monkey
     features, labels = data(samples, 90, distance=0.5)
     statistics = shared(features, labels)
     level = statistics.shared().variances
-    total = loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
+    total = diagonal_loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
     matrix = np.asarray(total.upper())
     values, vectors = np.linalg.eigh(matrix + np.triu(matrix, 1).T)
     weights = ((np.asarray(total.share)[:, None] * np.asarray(total.offsets) @ vectors) ** 2).sum(0)
@@ -211,6 +213,6 @@ def test_statistics_in_single_precision_give_the_criterion_of_double_precision(s
     for dtype in (torch.float32, torch.float64):
         statistics = shared(features.astype(np.float32), labels, dtype)
         level = torch.ones(300, dtype=torch.float64)
-        total = loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
-        found.append(loading.explained(loading.LOADINGS, total.exact(), total.share, total.samples))
+        total = diagonal_loading._Total(statistics.shared(), level, statistics.mean, statistics.count, statistics.freedom)
+        found.append(diagonal_loading.explained(diagonal_loading.LOADINGS, total.exact(), total.share, total.samples))
     assert (found[0] - found[1]).abs().max() < 100 * torch.finfo(torch.float32).eps

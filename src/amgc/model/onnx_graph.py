@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from amgc.features.extractor import Extractor
+from amgc.features.layers import Layers
 from amgc.features.patches import Patches
 from amgc.model.folder import ModelError
 from amgc.model.inputs import Frame
@@ -62,9 +64,9 @@ class Graph:
     def cast(self, value: str, kind: type[np.generic], output: str = "") -> str:
         return self.add("Cast", value, to=self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)), output=output)
 
-    def inline(self, other: Any, value: str) -> str:
+    def inline(self, other: Any, value: str, prefix: str = "") -> str:
         """Apply another graph, with one input and one output, to `value`."""
-        inner = self.onnx.compose.add_prefix_graph(other, "network/")
+        inner = self.onnx.compose.add_prefix_graph(other, f"network/{prefix}")
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [inner.input[0].name]))
         self.nodes += inner.node
         self.constants += inner.initializer
@@ -113,15 +115,19 @@ def features(graph: Graph, pixels: str, extractor: Extractor) -> str:
     centre, spread = (np.array(each, np.float32).reshape(-1, 1, 1) for each in (extractor.mean, extractor.std))
     scaled = graph.add("Mul", graph.cast(pixels, np.float32), 1 / (255 * spread))
     images = graph.add("Sub", scaled, centre / spread)
-    return _patches(graph, images, extractor) if isinstance(extractor, Patches) else _network(graph, images, extractor)
+    if isinstance(extractor, Layers):
+        shape = extractor.image_shape[0], *extractor.patches.size
+        small = _reduced(graph, images, extractor.patches)
+        averages = [_network(graph, small, one, shape, extractor.name, f"{n}/") for n, one in enumerate(extractor.averages)]
+        return graph.add("Concat", *averages, _patches(graph, images, extractor.patches), axis=1)
+    if isinstance(extractor, Patches):
+        return _patches(graph, images, extractor)
+    return _network(graph, images, extractor, extractor.image_shape, extractor.name)
 
 
 def _patches(graph: Graph, images: str, extractor: Patches) -> str:
     """Compute the same as `amgc.features.patches`."""
-    if extractor.size != extractor.image_shape[1:]:
-        down, across = (_area(*pair) for pair in zip(extractor.image_shape[1:], extractor.size, strict=True))
-        images = graph.add("MatMul", graph.add("MatMul", down, images), np.ascontiguousarray(across.T))
-    chosen = extractor.settled
+    images, chosen = _reduced(graph, images, extractor), extractor.settled
     flat = graph.add("Flatten", images, axis=1)
     banks = []
     for number, (side, _) in enumerate(extractor.banks):
@@ -138,6 +144,14 @@ def _patches(graph: Graph, images: str, extractor: Patches) -> str:
         banks.append(graph.add("Flatten", powers, axis=1))
     together = graph.add("Concat", *banks, axis=1)
     return graph.add("Div", graph.add("Sub", together, extractor.centre.numpy()), extractor.deviation.numpy())
+
+
+def _reduced(graph: Graph, images: str, extractor: Patches) -> str:
+    """Reduce large images to the size that the extractor sees."""
+    if extractor.size == extractor.image_shape[1:]:
+        return images
+    down, across = (_area(*pair) for pair in zip(extractor.image_shape[1:], extractor.size, strict=True))
+    return graph.add("MatMul", graph.add("MatMul", down, images), np.ascontiguousarray(across.T))
 
 
 def _averaged(graph: Graph, windows: str, weight: NDArray[np.float32], extractor: Patches, side: int) -> str:
@@ -186,9 +200,9 @@ def _area(length: int, fewer: int) -> NDArray[np.float32]:
     return np.asarray(touched / touched.sum(1, keepdims=True), np.float32)
 
 
-def _network(graph: Graph, images: str, extractor: Extractor) -> str:
-    """Export a network with torch, for any number of images, and insert its graph."""
-    example = torch.zeros(2, *extractor.image_shape)
+def _network(graph: Graph, images: str, network: nn.Module, shape: tuple[int, int, int], name: str, prefix: str = "") -> str:
+    """Export a network with torch, for any number of images of this shape, and insert its graph."""
+    example = torch.zeros(2, *shape)
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)  # it warns that torchvision is not installed
@@ -197,14 +211,14 @@ def _network(graph: Graph, images: str, extractor: Extractor) -> str:
             warnings.simplefilter("ignore")  # deprecations within torch
             count = torch.export.Dim("n")
             made = torch.onnx.export(
-                extractor, (example,), dynamo=True, dynamic_shapes=({0: count},), opset_version=OPSET, verbose=False
+                network, (example,), dynamo=True, dynamic_shapes=({0: count},), opset_version=OPSET, verbose=False
             )
     except ImportError as error:
         raise ImportError(f"exporting a network needs onnxscript: pip install 'amgc[onnx]' ({error}).") from error
     except Exception as error:  # anything in the network that torch cannot export
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"torch cannot export the network {extractor.name}: {reason}") from error
+        raise ModelError(f"torch cannot export the network {name}: {reason}") from error
     finally:
         log.setLevel(before)
     assert made is not None
-    return graph.inline(graph.onnx.inliner.inline_local_functions(made.model_proto).graph, images)
+    return graph.inline(graph.onnx.inliner.inline_local_functions(made.model_proto).graph, images, prefix)
