@@ -1,4 +1,4 @@
-"""Measure CIFAR-100 with training-free patches, or with layers of a small network, and the closed form, from raw files to report.
+"""Measure CIFAR-100 with patches, or layers of small networks, and the closed form, from the raw files to the report.
 
     python benchmarks/fast_path.py --root DATA                 # everything, hours on two cores; resumable
     python benchmarks/fast_path.py --root DATA --only best     # or lengths, seeds, controls, front, tasks, orders

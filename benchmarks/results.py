@@ -142,7 +142,7 @@ def headline() -> list[tuple[str, float, float, str, bool]]:
     run = (best_runs("best") or [fast(HEADLINE)])[0]
     lda = [float(value) for value in kept("control").numbers("lda", control)[:2]]
     same = [float(value) for value in kept("control").numbers("amgc", control)[:2]]
-    small = "small network, trained on task 1 only" if best_runs("best") else "no training"
+    small = "small networks, trained on task 1 only" if best_runs("best") else "no training"
     cost = f"**{small}; {math.ceil(int(run['seconds']) / 60)} minutes in all, two CPU cores, {run['peak GB']} GB**"
     rows.append(("ours, `best-cifar100-t10`", float(run["LA"]), float(run["AIA"]), cost, True))
     minutes = math.ceil(int(fast(CONTROL)["seconds"]) / 60)
