@@ -85,13 +85,18 @@ def test_the_readmes_table_has_the_kept_figures(modules, monkeypatch) -> None:
     place = "<!-- Made by benchmarks/results.py -->\nstale\n<!-- End -->\n"
     made = results.readme(f"before\n{place}after\n")
     assert "| the paper's AMGC | 36.2 | 51.7 |" in made and "stale" not in made
-    assert "| **ours, 2,400 filters** | **61.6** | **70.1** | **no training, 4 minutes, two CPU cores, 5.0 GB** |" in made
+    assert (
+        "| **ours, 2,400 filters** | **61.6** | **70.1** | **no training; 4 minutes in all, two CPU cores, 5.0 GB** |" in made
+    )
     assert "| plain `lda` on the same 800 filters | 55.0 | 64.0 |" in made
     assert results.headline_plot().count("<rect") == 8
     with pytest.raises(LookupError, match=r"README.md has 2 places"):
         results.readme(2 * place)
     lines += ["", "best", "  filters  LA    AIA   seconds  peak GB", "  4000     77.7  88.8  601      6.0"]
-    assert "| **ours, 4,000 filters** | **77.7** | **88.8** | **no training, 11 minutes" in results.readme(place)
+    assert (
+        "| **ours, `best-cifar100-t10`** | **77.7** | **88.8** | **small networks, trained on task 1 only; 11 minutes"
+        in results.readme(place)
+    )
 
 
 def test_check_says_which_page_is_stale(modules, monkeypatch, tmp_path, capsys) -> None:

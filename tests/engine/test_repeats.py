@@ -13,6 +13,7 @@ import torch
 from amgc.engine import cost
 from amgc.engine.run import run
 from amgc.engine.session import Session
+from amgc.engine.training import steps_left
 from amgc.engine.watch import Watch
 from amgc.methods.contract import Batch, Method, Task
 from amgc.methods.finetune import Finetune
@@ -72,9 +73,10 @@ def test_the_promised_steps_are_those_of_all_uses(tmp_path: Path, monkeypatch: p
     tiny.variant(monkeypatch, "finetune", repeats=lambda self, features, labels: labels - self.task.new.start + 1)
     config = tiny.config("finetune", tasks=3, later=FROZEN)
     session = Session(config, tmp_path, Watch(), tiny.images())
-    _, trials = cost.measure(session)
+    trials = cost.measure(session)
     run(config, tmp_path, Note(), dataset=tiny.images())
     assert [trial.stages[0].repeats for trial in trials] == [1.0, 1.5]
     counts = [session.features.image_count(index) for index in range(3)]
-    left = [trials[min(index, 1)].stages[0].left(count, done=0) for index, count in enumerate(counts)]
+    stages = [trials[min(index, 1)].stages[0] for index in range(3)]
+    left = [steps_left(stage.phase, round(count * stage.repeats), 0) for stage, count in zip(stages, counts, strict=True)]
     assert [promised for promised, _ in left] == steps == [6, 12, 12]

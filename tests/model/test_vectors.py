@@ -286,7 +286,8 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
 
 def test_the_types_of_extractor_options_are_those_of_the_extractors():
     named = {"filters", "draw", "weights", "model"}  # parameters of Model.create, and NAME of timm:NAME
-    declared = {field for entry in extractors().values() for field in entry.options.__dataclass_fields__}
+    entries = [entry for name, entry in extractors().items() if name != "layers"]  # a new model refuses these
+    declared = {field for entry in entries for field in entry.options.__dataclass_fields__}
     assert set(ExtractorOptions.__annotations__) >= declared - named
 
 
@@ -296,3 +297,9 @@ def test_low_rank_covariances_are_those_of_the_file_as_soon_as_they_are_learned(
     model.learn_all({label: x[y == label] for label in ("ant", "bee", "猫")})  # factors are stored in half precision
     new, _ = samples(10, seed=1, dim=70)
     assert Model.open(model.path).predict(new, top=3) == model.predict(new, top=3)
+
+
+def test_a_new_model_refuses_layers_and_says_how_to_get_them(tmp_path):
+    with pytest.raises(ValueError, match="amgc model RUN -o MODEL"):
+        Model.create(tmp_path / "model", "layers")
+    assert not (tmp_path / "model").exists()
