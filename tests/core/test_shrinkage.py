@@ -119,7 +119,7 @@ def test_the_loss_of_left_out_samples_chooses_between_the_average_variance_and_e
     for power in (0.0, 0.8):
         covariance = statistics.pooled() + torch.diag(loading(statistics, mixed(power)) * mixed(power))
         losses.append(Within.of(statistics, covariance, keep).loss() + 1e-3)
-    preference = 1 / (1 + (losses[1] * math.exp(-0.1) / losses[0]) ** (1 / (0.03 * (1 + 20 / samples))))
+    preference = 1 / (1 + (losses[1] / losses[0]) ** (1 / (0.03 * (1 + 20 / samples))))
     level = mixed(0.8 * preference)
     assert_close(regularisation(statistics, None, "auto").ridge, (loading(statistics, level) * level).numpy(), 1e-5)
 

@@ -35,9 +35,7 @@ OWN_POWER = 0.8
 MOST_COMPARED = 256  # classes; with more, the power is half of that, because draws from the classes would take long
 # The two levels are compared by the logarithm of the ratio of their left-out losses. If it is this much, one gets e times the
 # weight of the other; with few samples it is less accurate, and must be larger: by so many samples over those of a class.
-# Draws overstate the loss with the second level: the logarithm of the ratio is 0.07 too large on average over held-out training
-# images of eight kinds. A little more is better where the second level is, on leaves, and costs next to nothing elsewhere.
-EQUAL, EQUAL_SAMPLES, OVERSTATED = 0.03, 20.0, 0.1
+EQUAL, EQUAL_SAMPLES = 0.03, 20.0
 NO_LOSS = 1e-3  # differences of losses below this do not matter
 VARIANCE_FLOOR = 1e-4  # minimum share of the level that is added to each variance
 
@@ -171,7 +169,7 @@ def _preference(
             return 0.5
         logs.append(math.log(Within.of(statistics, factor, keep).loss() + NO_LOSS))
     count = float(statistics.count.double().mean())
-    return 1 / (1 + math.exp((logs[1] - OVERSTATED - logs[0]) / (EQUAL * (1 + EQUAL_SAMPLES / count))))
+    return 1 / (1 + math.exp((logs[1] - logs[0]) / (EQUAL * (1 + EQUAL_SAMPLES / count))))
 
 
 def _loading(statistics: ClassStatistics, covariance: SharedCovariance, level: Tensor) -> float:
