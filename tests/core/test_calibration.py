@@ -181,7 +181,7 @@ def test_one_sample_a_class_is_enough_for_a_guess_but_not_for_certainty(form):
     assert (np.diag(scores) - others).mean() == pytest.approx(6.0, rel=1e-6)
 
 
-@pytest.mark.parametrize(("distance", "weight"), [(0.1, 4.0), (30.0, 100.0)])
+@pytest.mark.parametrize(("distance", "weight"), [(0.1, 4.0), (30.0, 400.0)])
 def test_few_samples_are_trusted_more_if_they_ask_for_caution(monkeypatch, distance, weight):
     """The guess and the draws are mixed on a logarithmic scale. Classes that overlap ask for a higher temperature."""
     rng, labels = np.random.default_rng(0), np.arange(12) % 4

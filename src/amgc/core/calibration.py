@@ -22,13 +22,14 @@ REAL = 1.25
 # is this many temperatures: about that of photographs with one or two samples a class, between those of CIFAR-100 and digits.
 UNKNOWN_LEAD = 6.0
 # With few samples, draws vary too much between choices of the samples. The lead of class means hardly does: held out, the best
-# temperature is about the lead / 7.5 for photographs, more for classes that overlap, less for digits. How much classes overlap
+# temperature is about the lead / 8 for photographs, more for classes that overlap, less for digits. How much classes overlap
 # shows in the part of the lead that is noise: leaving a sample out takes it away. In units of one sample, it is about 7 for
-# photographs.
-LEAD, NOISE, POWER = 7.5, 7.0, 0.4
+# photographs. It varies between choices, too, so a small power of it is best. On held-out training images of seven kinds, 5 to
+# 45 samples a class, the calibration error is 0.049 on average; it was 0.052 with 7.5 and 0.4, and 100 below in place of 400.
+LEAD, NOISE, POWER = 8.0, 7.0, 0.2
 # Squared degrees of freedom a class at which that counts as much as the unknown lead, and at which draws count as much as both:
 # fewer if they ask for a higher temperature, because the lead of labels that mean nothing is large, too.
-TRUSTED_NOISE, TRUSTED_ABOVE, TRUSTED_BELOW = 4.0, 4.0, 100.0
+TRUSTED_NOISE, TRUSTED_ABOVE, TRUSTED_BELOW = 4.0, 4.0, 400.0
 LEAST, LITTLE = 0.02, 0.3  # bounds of the part of the lead that is not noise, and of the noise
 
 
