@@ -26,8 +26,7 @@ from amgc.features.registry import ImageShape
 PATCHES, SAMPLED = 200_000, 10_000  # maximum numbers of patches for the whitening, and of images that they come from
 MEASURED = 2_500  # images for the moments: standard deviations are then accurate to one or two per cent
 PRIOR = 10  # each variance is shrunk to the average variance with the weight of this many images
-BATCH = 256
-WHOLE = 4  # cells
+BATCH, WHOLE = 256, 4  # images at a time; cells that one product averages over
 # Numbers in memory at a time, (patches, responses). On a CPU the responses stay in the L2 cache (128 filters at the 729 places
 # of a CIFAR image, each twice: 0.7 MB); a GPU needs large batches.
 CPU_ROOM, GPU_ROOM = (1 << 21, 3 << 16), (1 << 26, 1 << 26)
@@ -46,8 +45,7 @@ class Patches(Extractor):
 
     def __init__(self, image_shape: ImageShape, options: PatchesOptions) -> None:
         super().__init__()
-        self.image_shape = image_shape
-        channels, height, width = image_shape
+        channels, height, width = self.image_shape = image_shape
         shrink = min(1.0, options.side / max(height, width))
         self.size = max(1, round(height * shrink)), max(1, round(width * shrink))
         self.settled = settled = options.settled(channels, *self.size)
@@ -305,8 +303,7 @@ class Patches(Extractor):
     def _strips(self, high: int, wide: int) -> list[tuple[slice, slice, Tensor]]:
         """Return strips of the image: their places, their cells, and the matrix (cells, places) that averages over the cells.
 
-        A strip is a row of cells, so that few products are with zeros. Up to `WHOLE` cells are one strip, because fewer and
-        larger products are faster (benchmarks/kernels.py).
+        A strip is a row of cells, to save products with zeros. Up to `WHOLE` cells are one strip: fewer products are faster.
         """
         grid = self.settled.grid
         row, column = torch.arange(high) * grid // high, torch.arange(wide) * grid // wide
@@ -316,8 +313,8 @@ class Patches(Extractor):
             rows = ((row >= first) & (row < first + several)).nonzero().squeeze(1)
             cell = ((row[rows] - first)[:, None] * grid + column).flatten()
             member = torch.nn.functional.one_hot(cell, several * grid).double().T
-            places = slice(int(rows[0]) * wide, (int(rows[-1]) + 1) * wide)
-            strips.append((places, slice(first * grid, (first + several) * grid), member / member.sum(1, keepdim=True)))
+            place = slice(int(rows[0]) * wide, (int(rows[-1]) + 1) * wide)
+            strips.append((place, slice(first * grid, (first + several) * grid), member / member.sum(1, keepdim=True)))
         return strips
 
     def _by_bank(self, features: Tensor) -> list[Tensor]:
