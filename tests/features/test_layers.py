@@ -104,7 +104,10 @@ def test_networks_differ_and_do_not_depend_on_the_number_of_threads() -> None:
         finally:
             torch.set_num_threads(before)
     for name, tensor in states[0].items():
-        assert torch.equal(tensor, states[1][name])
+        if ".network." in name:
+            assert torch.equal(tensor, states[1][name])
+        else:  # moments, which all threads measure together
+            torch.testing.assert_close(tensor, states[1][name])
     assert not torch.equal(states[0]["0.network.blocks.0.mix.weight"], states[0]["1.network.blocks.0.mix.weight"])
 
 

@@ -222,7 +222,6 @@ class Training:
             self.network = layers.small().to(self.device)
             self.classifier = nn.Linear(layers.widths[-1], self.turns * len(classes)).to(self.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # its stub lacks this form
-        self.network.whiten(self.seen(torch.randperm(len(images.labels), generator=self.random)[:SOME]))
 
     def seen(self, rows: Tensor) -> Tensor:
         """Return some images as the network sees them."""
@@ -230,7 +229,8 @@ class Training:
 
     @torch.enable_grad()
     def run(self, steps: int, report: Callable[[int, Tensor], None]) -> None:
-        """Make all steps; `report` is called after each of them with its number and loss."""
+        """Whiten, then make all steps; `report` is called after each of them with its number and loss."""
+        self.network.whiten(self.seen(torch.randperm(len(self.labels), generator=self.random)[:SOME]))
         learned = [p for module in (self.network, self.classifier) for p in module.parameters() if p.requires_grad]
         optimiser = torch.optim.SGD(learned, lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
         order = torch.empty(0, dtype=torch.int64)
