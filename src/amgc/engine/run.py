@@ -144,8 +144,10 @@ def fit_network(session: Session) -> None:
 
     network.report = report  # type: ignore[method-assign]
     images, drawing = session.features.training_images(task), generator(session.config.seed, "fit")
-    network.fit(images, preprocess=session.augment.plain, generator=drawing)
-    del network.report
+    try:
+        network.fit(images, preprocess=session.augment.plain, generator=drawing)
+    finally:
+        del network.report
     session.processes.take_from_first(network.buffers())  # different CPUs round differently
 
 
