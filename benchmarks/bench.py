@@ -1,6 +1,7 @@
 """Compare every method on CIFAR-100, T = 10 and 20, three seeds, at the one budget of bench.toml, through `amgc compare`.
 
     python benchmarks/bench.py --root DATA     # a night on two idle cores; stop it any time, the same command continues
+    python benchmarks/bench.py --tasks 10 --seeds 1993 --only ldc dpcr    # a part of it
     python benchmarks/bench.py --dry-run       # list the runs and estimate their time
     python benchmarks/bench.py --print         # print and keep the table of the finished runs
     python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
@@ -100,6 +101,8 @@ def main() -> None:
     arguments.add_argument("--root", default=os.environ.get("AMGC_DATA", "data"), help="folder of cifar-100-python")
     arguments.add_argument("--out", type=Path, default=Path("runs/bench"))
     arguments.add_argument("--only", nargs="+", choices=METHODS, help="these methods")
+    arguments.add_argument("--tasks", nargs="+", type=int, choices=TASKS, default=TASKS, help="these numbers of tasks")
+    arguments.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=SEEDS, help="these seeds")
     for flag in ("--dry-run", "--print", "--quick"):
         arguments.add_argument(flag, action="store_true")
     chosen = arguments.parse_args()
@@ -116,9 +119,10 @@ def main() -> None:
     if not chosen.print:
         preset, failed = str(Path(__file__).with_suffix(".toml")), 0
         if chosen.dry_run:
-            grid = ["--tasks", *map(str, TASKS), "--seeds", str(len(SEEDS)), "--dry-run"]
+            seeds = [f"--seed={chosen.seeds[0]}"] if len(chosen.seeds) == 1 else ["--seeds", *map(str, chosen.seeds)]
+            grid = ["--tasks", *map(str, chosen.tasks), *seeds, "--dry-run"]
             sys.exit(compare(methods, preset, chosen.out, grid, chosen.root))
-        for seed, tasks in itertools.product(SEEDS, TASKS):
+        for seed, tasks in itertools.product(chosen.seeds, chosen.tasks):
             ended = compare(methods, preset, chosen.out, ["--tasks", str(tasks), "--seed", str(seed)], chosen.root)
             if ended == STOPPED:
                 sys.exit(ended)
