@@ -138,6 +138,16 @@ def test_task_1_is_trained_once_where_it_is_the_same(here):
     assert starts == {"joint": giver, "pass": None, "amgc": None, "finetune": giver}
 
 
+def test_methods_that_train_alike_in_all_tasks_train_once(here):
+    """LwF itself has another weight of the distillation. SDC starts from the first that has trained task 1."""
+    assert main(["compare", "finetune", "sdc", "lwf", "dpcr", *DIGITS]) == 0
+    place = Path("x/digits-t2-s1993")
+    starts = {name: run_config(str(place / name))["machine"]["start"] for name in ("sdc", "lwf", "dpcr")}
+    first = str((place / "finetune").resolve())
+    assert starts == {"sdc": first, "lwf": first, "dpcr": str((place / "sdc").resolve())}
+    assert [path.parent.name for path in place.glob("*/task-2.safetensors")] == ["sdc"]
+
+
 def test_the_same_command_again_does_what_is_missing(here, capsys):
     command = ["compare", "amgc", "finetune", *DIGITS]
     assert main(command) == 0

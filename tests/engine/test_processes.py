@@ -24,10 +24,10 @@ from torch import nn
 
 import amgc
 from amgc import tensor_files
-from amgc.engine.checkpoint import FIRST_KIND
 from amgc.engine.config import Machine
 from amgc.engine.processes import Processes
 from amgc.engine.run import resume, run
+from amgc.engine.sharing import KIND as FIRST_KIND
 from amgc.engine.watch import Stopped, Watch
 from amgc.features import build
 from amgc.methods.contract import Task

@@ -105,3 +105,59 @@ def test_a_damaged_first_task_is_refused(start: Path, tmp_path: Path) -> None:
 def test_a_method_that_sees_old_data_leaves_no_first_task(tmp_path: Path) -> None:
     run(config("joint"), tmp_path, dataset=tiny.images())
     assert not (tmp_path / "task-1.safetensors").exists()
+
+
+# ---- all tasks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    run(config("sdc", machine={"keep_tasks": True}), folder, dataset=tiny.images())
+    return folder
+
+
+@pytest.mark.parametrize("method", ["sdc", "adc", "ldc", "dpcr", "amgc-drift"])
+def test_methods_of_one_family_share_the_training_of_all_tasks_bit_identically(method: str, kept: Path, tmp_path: Path) -> None:
+    """Only LDC trains in later tasks: its own second stage."""
+    own = run(config(method), tmp_path / "own", dataset=tiny.images())
+    listen = Listen()
+    taken = run(config(method, kept), tmp_path / "taken", listen, tiny.images())
+    tiny.assert_same_bits(tmp_path / "own", tmp_path / "taken")
+    assert listen.trained == ([1, 2] if method == "ldc" else [])
+    assert [line["correct"] for line in taken] == [line["correct"] for line in own]
+    assert all(line["seconds"]["train"] > 0 for line in taken)
+
+
+def test_a_shared_second_stage_that_is_interrupted_resumes_bit_identically(kept: Path, tmp_path: Path) -> None:
+    class StopIn(Watch):
+        def begin_task(self, task: Task, tasks: int, steps: int, done: int) -> None:
+            self.stop = task.index == 2
+
+    run(config("ldc"), tmp_path / "own", dataset=tiny.images())
+    with pytest.raises(Stopped):
+        run(config("ldc", kept), tmp_path / "taken", StopIn(), tiny.images())
+    resume(tmp_path / "taken", dataset=tiny.images())
+    tiny.assert_same_bits(tmp_path / "own", tmp_path / "taken")
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("sdc", {"hyper": {"distillation": 3.0}}), ("dpcr", {"later": PHASE | {"epochs": 1}}), ("finetune", {}), ("lwf", {})],
+)
+def test_later_tasks_that_are_trained_otherwise_are_trained(
+    method: str, changes: dict[str, Any], kept: Path, tmp_path: Path
+) -> None:
+    """LwF itself weighs the distillation by 3, the others by 10."""
+    listen = Listen()
+    run(config(method, kept, **changes), tmp_path, listen, tiny.images())
+    assert listen.trained == [1, 2]
+
+
+def test_later_tasks_are_kept_only_if_asked_for_and_only_of_methods_that_share_them(
+    start: Path, kept: Path, tmp_path: Path
+) -> None:
+    run(config("finetune", machine={"keep_tasks": True}), tmp_path, dataset=tiny.images())
+    names = ["task-1.safetensors", "task-2.safetensors", "task-3.safetensors"]
+    assert sorted(path.name for path in kept.glob("task-*")) == names
+    assert [path.name for folder in (start, tmp_path) for path in folder.glob("task-*")] == [names[0], names[0]]

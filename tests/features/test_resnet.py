@@ -92,9 +92,10 @@ def plain_resnet(state: dict[str, Tensor], images: Tensor, stem: str, stages: in
     ],
 )
 @pytest.mark.parametrize("size", [32, 45])
-def test_the_network_computes_the_architecture_written_out(
+def test_the_network_computes_the_architecture_written_out_and_its_gradients(
     name: str, options: dict, stages: int, blocks: int, size: int
 ) -> None:
+    """In the network, the stem pools before the rectifier: the same, at a quarter of the pixels."""
     torch.manual_seed(0)
     network = build(name, image_shape=(3, size, size), **options)
     network(torch.randn(8, 3, size, size))  # so that the running statistics are not 0 and 1
@@ -103,10 +104,12 @@ def test_the_network_computes_the_architecture_written_out(
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.normal_(layer.bias)
     network = network.double().eval()
-    images = torch.randn(2, 3, size, size, dtype=torch.float64)
+    images = torch.randn(2, 3, size, size, dtype=torch.float64, requires_grad=True)
     padded = options.get("shortcut") == "A"
     expected = plain_resnet(network.state_dict(), images, options.get("stem", "cifar"), stages, blocks, padded)
-    torch.testing.assert_close(network(images), expected)
+    found, along = network(images), torch.randn(expected.shape, dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad((features * along).sum(), images) for features in (found, expected)))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet32"])

@@ -1,14 +1,10 @@
-"""Checkpoints: everything that a run needs to continue, in one safetensors file. It has no images, and no features of one.
-
-Runs of different methods can share the training of task 1: one run saves it, others start from it.
-"""
+"""Checkpoints: everything that a run needs to continue, in one safetensors file. It has no images, and no features of one."""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,18 +13,17 @@ from torch import Tensor, nn
 from amgc import tensor_files
 from amgc.core.running import RunningStatistics
 from amgc.core.statistics import ClassStatistics
-from amgc.engine.config import first_task_key, identity
+from amgc.engine.config import identity
 from amgc.engine.watch import Stopped
 from amgc.files import MISFITS, FileFormatError, misfit
 from amgc.methods.contract import LinearHead
 from amgc.methods.optional import DelaysCheckpoints, ReshapesNetwork
-from amgc.runs.folder import FIRST_TASK
 from amgc.tensor_files import prefixed, without
 
 if TYPE_CHECKING:
     from amgc.engine.session import Session
 
-KIND, FIRST_KIND = "checkpoint", "first task"  # of safetensors files
+KIND = "checkpoint"  # of safetensors files
 STATISTICS: dict[str, type[ClassStatistics | RunningStatistics]] = {
     "class statistics": ClassStatistics,
     "running statistics": RunningStatistics,
@@ -144,49 +139,6 @@ class Checkpoints:
         if state:
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
             self._optimizer = {}
-
-
-# ---- sharing task 1 --------------------------------------------------------------------------------------------------
-
-
-def save_first_task(session: Session) -> None:
-    """Write network and head after the training of task 1, if other methods can start from them."""
-    method = session.method
-    if session.processes.is_first and method.common_start and not method.sees_old_data:
-        tensors = prefixed("network/", session.network.state_dict())
-        tensors |= {"head.weight": method.head.weight, "head.bias": method.head.bias}
-        header = {
-            "key": first_task_key(session.config),
-            "seconds": session.stopwatch.seconds["train"],
-            "losses": session.meter.means(),
-            "steps": session.position.step,
-        }
-        tensor_files.write(session.folder.first_task, FIRST_KIND, header, tensors)
-
-
-def reuses_first_task(session: Session) -> bool:
-    """Return whether the run starts from another run's training of task 1."""
-    return session.config.machine.start is not None and session.method.common_start
-
-
-def load_first_task(session: Session) -> None:
-    """Load what `save_first_task` wrote in the folder `machine.start`."""
-    path = Path(str(session.config.machine.start)) / FIRST_TASK
-    header, tensors = tensor_files.read(path, FIRST_KIND)
-    own = first_task_key(session.config)
-    differing = sorted(name for name in own if header.get("key", {}).get(name) != own[name])
-    if differing:
-        raise ValueError(
-            f"task 1 of {session.config.machine.start!r} was trained with another {', '.join(differing)}; "
-            "leave --start out, or set the same."
-        )
-    session.network.load_state_dict(without("network/", tensors))
-    session.method.head.set(tensors["head.weight"], tensors["head.bias"])
-    session.stopwatch.seconds["train"] = float(header["seconds"])
-    session.position.step = int(header.get("steps", 0))  # files of older versions lack it
-    session.meter.sums = {name: torch.tensor(mean, dtype=torch.float64) for name, mean in header["losses"].items()}
-    session.meter.count = 1
-    session.stopwatch.start()
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------

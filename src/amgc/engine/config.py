@@ -48,6 +48,9 @@ class Machine(Checked):
     start: str | None = option(
         None, "a run whose training of task 1 is reused; all settings that decide it must be the same", path=True, metavar="RUN"
     )
+    keep_tasks: bool = option(
+        False, "keep the network after every task; a run with --start and the same training of later tasks reuses it"
+    )
 
 
 @dataclass(frozen=True)
@@ -135,11 +138,27 @@ def first_task_key(config: Config) -> dict[str, Any]:
     """Return the settings that determine the training of task 1."""
     decides = identity(config)
     key = {name: value for name, value in decides.items() if name not in ("method", "hyper")}
-    first = dict(decides["hyper"]["first"])
-    if not first["epochs"]:
-        first = {"epochs": 0}  # the other settings do not matter then
-    elif first["schedule"] != "step":
-        del first["milestones"], first["gamma"]  # they are not used
-    if not first.get("clip"):
-        first.pop("clip", None)  # files of older versions lack it
-    return key | {"first": first, "precision": config.machine.precision}
+    return key | {"first": deciding(decides["hyper"]["first"]), "precision": config.machine.precision}
+
+
+def training_key(config: Config) -> dict[str, Any] | None:
+    """Return the settings that determine the training of all tasks; None if the method's training is its own."""
+    kind = find(config.method).kind
+    if not kind.same_training or not kind.common_start or kind.sees_old_data:
+        return None
+    hyper = identity(config)["hyper"]
+    key = {name: hyper[name] for name in kind.same_training} | {"later": deciding(hyper["later"])}
+    code = [getattr(kind, name) for name in ("phase", "begin", "loss", "trainable")]
+    return first_task_key(config) | key | {"code": [f"{part.__module__}.{part.__qualname__}" for part in code]}
+
+
+def deciding(phase: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a phase that matter."""
+    if not phase["epochs"]:
+        return {"epochs": 0}
+    phase = dict(phase)
+    if phase["schedule"] != "step":
+        del phase["milestones"], phase["gamma"]  # they are not used
+    if not phase.get("clip"):
+        phase.pop("clip", None)  # files of older versions lack it
+    return phase

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from amgc.data import Images
-from amgc.engine.checkpoint import Checkpoints, Position, pack, reuses_first_task
+from amgc.engine.checkpoint import Checkpoints, Position, pack
 from amgc.engine.features import FeatureSource, ImagesOfTask
 from amgc.engine.processes import OneProcess, peak_memory
 from amgc.engine.session import Identity, Session
+from amgc.engine.sharing import reuses
 from amgc.engine.training import Trainer, second_phase, steps_left
 from amgc.features.extractor import Extractor, Preprocess
 from amgc.methods.contract import Method, Phase, Task
@@ -109,13 +110,13 @@ def parts(session: Session, index: int, trial: Trial) -> Iterator[Part]:
     """Yield the steps of a task that are left."""
     network, features, images = session.network, session.features, session.features.image_count(index)
     resumed = index == session.position.task
-    reused = index == session.position.step == 0 and reuses_first_task(session)
+    reused = not (resumed and any(session.position.done(index))) and reuses(session, index)
     plain = features.passes(index, reads=trial.reads, new_network=reused, resumed=resumed)
     if index == 0 and network.needs_fit and not reused:
         plain += min(images, network.fit_images)
         yield Part("step of the extractor's fit", trial.fit_step, network.fit_steps)
-    for stage, done in zip(trial.stages, session.position.done(index), strict=False):
-        if not reused:
+    for number, (stage, done) in enumerate(zip(trial.stages, session.position.done(index), strict=False)):
+        if number or not reused:
             steps, used = steps_left(stage.phase, round(images * stage.repeats), done)
             yield Part("optimiser step", stage.step, steps, round(used * stage.trained), round(used * stage.passed))
             plain += round(images * stage.once)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 import amgc
 from amgc.data import Dataset
-from amgc.engine import loggers
-from amgc.engine.checkpoint import Position, load_first_task, pack, reuses_first_task, save_first_task
+from amgc.engine import loggers, sharing
+from amgc.engine.checkpoint import Position, pack
 from amgc.engine.config import Config, read_config
 from amgc.engine.cost import estimate
 from amgc.engine.features import ImagesOfTask, TaskFeatures
@@ -28,7 +28,7 @@ from amgc.engine.observer import Observer
 from amgc.engine.processes import peak_memory
 from amgc.engine.seeding import generator
 from amgc.engine.session import Session
-from amgc.engine.training import train
+from amgc.engine.training import train, train_second
 from amgc.engine.watch import Stopped, TrainingError, TrainingProgress, Watch
 from amgc.methods.contract import Task
 from amgc.methods.optional import CollectsFromImages
@@ -98,17 +98,19 @@ def learn(session: Session, task: Task) -> None:
     method, stopwatch = session.method, session.stopwatch
     method.task = task
     if not session.position.begun:
-        if task.is_first and not reuses_first_task(session):
+        if task.is_first and not sharing.reuses(session, 0):
             fit_network(session)
         method.begin(task, generator(session.config.seed, "begin", task.index))
         session.position.begun = True
-    if task.is_first and session.position.step == 0 and reuses_first_task(session):
-        load_first_task(session)
+    untouched = session.position.step == session.position.stage == 0
+    if untouched and sharing.reuses(session, task.index):
+        sharing.load(session, task.index)
+        train_second(session, task)
+        stopwatch.count("train")
     else:
         train(session, task)
         stopwatch.count("train")
-        if task.is_first:
-            save_first_task(session)
+        sharing.keep(session, task.index)
     if isinstance(method, CollectsFromImages):
         drawing = generator(session.config.seed, "collect", task.index)
         method.collect(task, ImagesOfTask(session.features, task), drawing)

@@ -30,22 +30,43 @@ if TYPE_CHECKING:
 
 def train(session: Session, task: Task) -> None:
     """Train a task from `session.position` to its end, in one stage or two."""
-    method, position = session.method, session.position
-    second = second_phase(method, task)
-    later = 0 if second is None else second.epochs * -(-len(session.features.training_images(task)) // second.batch_size)
-    first = Trainer(session, task, method.phase(task)) if position.stage == 0 else None
-    total = (position.earlier if first is None else first.steps) + later
-    session.watch.begin_task(task, len(session.stream), total, position.earlier + position.step)
-    if first is not None:
+    position = session.position
+    if position.stage == 0:
+        first = Trainer(session, task, session.method.phase(task))
+        total = first.steps + second_steps(session, task)
+        session.watch.begin_task(task, len(session.stream), total, position.step)
         train_stage(session, first, total)
-    if second is None:
+    else:
+        total = position.earlier + second_steps(session, task)
+        session.watch.begin_task(task, len(session.stream), total, position.earlier + position.step)
+    second_stage(session, task, total)
+
+
+def train_second(session: Session, task: Task) -> None:
+    """Train the second stage, if there is one, of a task whose first stage another run has trained."""
+    position, steps = session.position, second_steps(session, task)
+    if steps:
+        session.watch.begin_task(task, len(session.stream), position.step + steps, position.step)
+        second_stage(session, task, position.step + steps)
+
+
+def second_stage(session: Session, task: Task, total: int) -> None:
+    """Train the second stage of a task, if there is one; `total` is the number of steps of both stages."""
+    method, position, phase = session.method, session.position, second_phase(session.method, task)
+    if phase is None:
         return
     assert isinstance(method, TrainsTwice)
     if position.stage == 0:
         method.network.eval()
         method.begin_second(task, ImagesOfTask(session.features, task), generator(session.config.seed, "second", task.index))
         position.stage, position.earlier, position.step = 1, position.step, 0
-    train_stage(session, Trainer(session, task, second, stage=1), total)
+    train_stage(session, Trainer(session, task, phase, stage=1), total)
+
+
+def second_steps(session: Session, task: Task) -> int:
+    """Return the number of steps of the second stage of a task."""
+    phase = second_phase(session.method, task)
+    return 0 if phase is None else phase.epochs * -(-len(session.features.training_images(task)) // phase.batch_size)
 
 
 def second_phase(method: Method[Any], task: Task) -> Phase | None:

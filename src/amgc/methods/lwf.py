@@ -40,6 +40,7 @@ class LwF(Method[H]):
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("old", "old_weight", "old_bias")
+    same_training: ClassVar[tuple[str, ...]] = ("distillation", "temperature")
 
     def __init__(self, hyper: H, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)

@@ -4,6 +4,7 @@ run.json                     the resolved config, versions, classes in order of 
 metrics.jsonl                one line per finished task, see `TaskLine`
 checkpoint.safetensors       the state from which `resume` continues
 task-1.safetensors           network and head after the training of task 1, for other methods to start from
+task-N.safetensors           the same of a later task, with `--keep-tasks`
 observed/task-N.json         for the report: confusions, margins and two classes in a plane, see `amgc.runs.observed`
 observed/plane.safetensors   the axes of that plane
 log.txt                      a line with a time for each event
@@ -25,7 +26,8 @@ from amgc import files, locking
 from amgc.options import decode
 
 RUN, METRICS, LOG = "run.json", "metrics.jsonl", "log.txt"
-CHECKPOINT, FIRST_TASK = "checkpoint.safetensors", "task-1.safetensors"
+CHECKPOINT, TRAINED = "checkpoint.safetensors", "task-{}.safetensors"
+FIRST_TASK = TRAINED.format(1)
 OBSERVED, PLANE = "observed", "plane.safetensors"
 PLAN = "plan.json"  # of a folder with runs of several methods: what `amgc run` was asked for
 COMMAND = "AMGC_COMMAND"  # environment variable: the command that a run is part of, as a JSON list, if not the process's own
@@ -94,9 +96,9 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self / CHECKPOINT
 
-    @property
-    def first_task(self) -> Path:
-        return self / FIRST_TASK
+    def trained(self, task: int) -> Path:
+        """Return the path of network and head after the training of `task`, counted from 0."""
+        return self / TRAINED.format(task + 1)
 
     @property
     def plane(self) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from amgc.cli.errors import UsageError
 from amgc.cli.jobs import GRID
 from amgc.cli.plan import Plan
-from amgc.engine.config import Config, absolute, first_task_key, identity, read_config
+from amgc.engine.config import Config, absolute, first_task_key, identity, read_config, training_key
 from amgc.files import read_json, write_json
 from amgc.methods.registry import find
 from amgc.options import decode
@@ -70,6 +70,11 @@ class Cell:
         if not find(self.config.method).kind.common_start or self.config.machine.start is not None:
             return None
         return json.dumps(first_task_key(self.config), sort_keys=True)
+
+    def training_key(self) -> str | None:
+        """Return a key that is equal for runs with the same training of all tasks; None for a run that cannot share it."""
+        key = None if self.config.machine.start is not None else training_key(self.config)
+        return None if key is None else json.dumps(key, sort_keys=True)
 
     def record(self) -> RunRecord | None:
         """Read the run; None if it does not exist or is damaged."""

@@ -30,6 +30,7 @@ class Work:
 
     cell: Cell
     key: str | None  # equal for cells with the same training of task 1
+    training: str | None = None  # equal for cells with the same training of all tasks
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
     run: RunRecord | None = None
     reason: str = ""  # why it failed
@@ -42,7 +43,8 @@ class Work:
     @classmethod
     def of(cls, cell: Cell) -> Work:
         run = cell.record()
-        return cls(cell, cell.start_key(), "done" if run is not None and run.finished else "waiting", run)
+        state: Literal["waiting", "done"] = "done" if run is not None and run.finished else "waiting"
+        return cls(cell, cell.start_key(), cell.training_key(), state, run)
 
     def refresh(self) -> None:
         """Read the run's files, at most once per READ_SECONDS."""
@@ -102,13 +104,16 @@ def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]
         if sum(other.state == "running" for other in works) >= executor.slots:
             return
         if one.state == "waiting" and not must_wait(one, works):
-            source = next((other for other in same_start(one, works) if other.cell.first_task.is_file()), one)
+            alike = [other for other in same_training(one, works) if other is not one]
+            able = [*(other for other in alike if other.state == "done"), *same_start(one, works)]
+            source = next((other for other in able if other.cell.first_task.is_file()), one)
             one.cell.write_plan()
             job = Job(
                 folder=str(one.cell.folder.resolve()),
                 log=str(one.cell.log.resolve()),
                 start=None if source is one else str(source.cell.folder.resolve()),
                 cwd=os.getcwd(),
+                keep_tasks=any(other.state == "waiting" for other in alike),
                 environment=environment,
                 trusted=one.cell.python_files,
             )
@@ -116,7 +121,9 @@ def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]
 
 
 def must_wait(one: Work, works: Sequence[Work]) -> bool:
-    """Return whether another cell trains task 1 for this one. If that cell fails, the next one trains it."""
+    """Return whether another cell trains task 1, or all tasks, for this one. If that cell fails, the next one trains them."""
+    if not one.cell.begun and any(other.state == "running" for other in same_training(one, works)):
+        return True
     others = [other for other in same_start(one, works) if other is not one and other.cell.can_share_start]
     if one.cell.begun or any(other.cell.first_task.is_file() for other in same_start(one, works)):
         return False
@@ -128,6 +135,11 @@ def must_wait(one: Work, works: Sequence[Work]) -> bool:
 def same_start(one: Work, works: Sequence[Work]) -> list[Work]:
     """Return the cells with the same training of task 1, including this one."""
     return [other for other in works if one.key is not None and other.key == one.key]
+
+
+def same_training(one: Work, works: Sequence[Work]) -> list[Work]:
+    """Return the cells with the same training of all tasks, including this one; none if it cannot be shared."""
+    return [other for other in works if one.training is not None and other.training == one.training]
 
 
 def job_environment(command: Sequence[str], threads: int) -> dict[str, str]:

@@ -24,9 +24,10 @@ class Job:
 
     folder: str  # of the run; contains plan.json
     log: str  # file for the output of the job
-    start: str | None  # folder of the run whose training of task 1 is reused
+    start: str | None  # folder of the run whose training of task 1, or of all tasks, is reused
     cwd: str
     environment: dict[str, str]
+    keep_tasks: bool = False  # whether other runs will reuse the training of all tasks
     trusted: tuple[str, ...] = ()  # Python files that the user named
 
     def to_json(self) -> str:
@@ -46,6 +47,7 @@ def work(job: Job) -> int:
             plan = Plan.read(Path(job.folder))
             (config,) = plan.configs.values()
             machine = asdict(config.machine) | ({} if job.start is None else {"start": job.start})
+            machine["keep_tasks"] = machine["keep_tasks"] or job.keep_tasks
             outcome.code = resume_plan(plan, console(), machine, quiet=True, summary=False)
         except Exception as error:
             if exit_code(error) is not None:
