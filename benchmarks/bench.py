@@ -6,8 +6,9 @@
     python benchmarks/bench.py --print         # print and keep the table of the finished runs
     python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
 
-One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. docs/bench.md says what is
-comparable with published numbers.
+One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. Several machines and sessions can
+fill the table: `--print` also keeps the rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the same
+settings for the method when they were run. docs/bench.md says what is comparable with published numbers.
 """
 
 from __future__ import annotations
@@ -15,17 +16,26 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+from _kept import RESULTS
 from _report import kept
 
 from amgc.cli.errors import STOPPED
 from amgc.cli.main import main as amgc
 from amgc.runs import RunRecord, find_runs
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # Frozen methods first: they share the training of task 1. `joint` is the upper bound.
 METHODS = ("ncm", "lda", "fecam", "acil", "ds-al", "ranpac", "fetril", "amgc-exact", "amgc-closed", "lwf", "sdc", "adc", "ldc")
@@ -72,6 +82,7 @@ def show(out: Path, methods: tuple[str, ...], counts: tuple[int, ...] = TASKS) -
     for run in find_runs(out):
         if run.finished:
             runs[run.method, len(run.sizes)].append(run)
+    before = {} if len(counts) == 1 else earlier()
     print("LA, AIA, and accuracy on old and new classes after the last task, %, mean ± standard deviation over seeds;")
     print("minutes of a run beside other work; published LA / AIA (other networks and budgets: not comparable with ours)")
     for tasks in counts:
@@ -80,20 +91,50 @@ def show(out: Path, methods: tuple[str, ...], counts: tuple[int, ...] = TASKS) -
         for name in methods:
             source, figures = PUBLISHED.get(name, ("", {}))
             beside = f"{figures[tasks]} ({source})" if tasks in figures else "–"
-            print(f"{name:12}  {row(runs.get((name, tasks), []))}  {beside}")
+            own, (count, shown) = runs.get((name, tasks), []), before.get((name, tasks), (0, ""))
+            print(f"{name:12}  {shown if count > len(own) else row(own)}  {beside}")
+
+
+def earlier() -> dict[tuple[str, int], tuple[int, str]]:
+    """Return the kept rows with the settings of today's bench.toml, by method and tasks: the number of runs, and the figures."""
+    found: dict[tuple[str, int], tuple[int, str]] = {}
+    for part in re.split(r"\n\s*\n", (RESULTS / "bench.txt").read_text(encoding="utf-8")):
+        if heading := re.match(r"T = (\d+)\n", part):
+            for line in part.splitlines()[2:]:
+                name, *columns, made = re.split(r"\s{2,}", line)[:7]
+                count, _, commits = made.partition(", ")
+                if count.isdigit() and all(settings(name, commit) == settings(name) for commit in commits.split()):
+                    found[name, int(heading[1])] = int(count), aligned(columns, made)
+    return found
+
+
+def settings(method: str, commit: str = "") -> dict[str, Any]:
+    """Return what bench.toml says of a method, now or at a commit."""
+    path = Path(__file__).with_suffix(".toml")
+    shown = subprocess.run(["git", "show", f"{commit}:./{path.name}"], cwd=path.parent, capture_output=True) if commit else None
+    content = tomllib.loads((path.read_bytes() if shown is None else shown.stdout).decode())
+    only = content.pop("only", {})
+    return {key: value for key, value in content.items() if key not in ("about", "cost", "methods")} | {"own": only.get(method)}
 
 
 def row(runs: list[RunRecord]) -> str:
     """Return the figures of one method: five columns, and how many runs of which commits."""
     if not runs:
-        return f"{'–':11}  {'–':11}  {'–':11}  {'–':11}  {'–':>7}  {'not run':12}"
+        return aligned(["–"] * 5, "not run")
     metrics = [run.metrics for run in runs]
     columns = [[m.last_accuracy for m in metrics], [m.average_incremental_accuracy for m in metrics]]
     columns += [[m.old_accuracy[-1] for m in metrics], [m.new_accuracy[-1] for m in metrics]]
     minutes = statistics.mean(sum(sum(task.values()) for task in run.seconds) for run in runs) / 60
     commits = " ".join(sorted({str(run.commit) for run in runs}))
-    shown = "  ".join(f"{spread([100 * (value or 0.0) for value in column]):11}" for column in columns)
-    return f"{shown}  {minutes:7.1f}  {f'{len(runs)}, {commits}':12}"
+    shown = [spread([100 * (value or 0.0) for value in column]) for column in columns]
+    return aligned([*shown, f"{minutes:.1f}"], f"{len(runs)}, {commits}")
+
+
+def aligned(columns: list[str], made: str) -> str:
+    *figures, minutes = columns
+    return "  ".join(
+        [*(f"{f'{figure:>5}' if figure != '–' else figure:11}" for figure in figures), f"{minutes:>7}", f"{made:12}"]
+    )
 
 
 def main() -> None:
