@@ -6,9 +6,9 @@
     python benchmarks/bench.py --print         # print and keep the table of the finished runs
     python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
 
-One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. Several machines and sessions can
-fill the table: `--print` also keeps the rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the same
-settings for the method when they were run. docs/bench.md says what is comparable with published numbers.
+One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. Several machines and sessions
+can fill the table: `--print` also keeps the rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the
+same settings for the method when they were run. docs/bench.md says what is comparable with published numbers.
 """
 
 from __future__ import annotations
