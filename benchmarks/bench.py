@@ -7,8 +7,8 @@
     python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
 
 One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. Several machines and sessions
-can fill the table: `--print` also keeps the rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the
-same settings for the method when they were run. docs/bench.md says what is comparable with published numbers.
+can fill the table: `--print` also keeps rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the same
+settings for the method when they were run. docs/bench.md says what is comparable with published numbers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def show(out: Path, methods: tuple[str, ...], counts: tuple[int, ...] = TASKS) -
 
 
 def earlier() -> dict[tuple[str, int], tuple[int, str]]:
-    """Return the kept rows with the settings of today's bench.toml, by method and tasks: the number of runs, and the figures."""
+    """Return the kept rows with today's settings, by method and tasks: the number of runs, and the figures."""
     found: dict[tuple[str, int], tuple[int, str]] = {}
     for part in re.split(r"\n\s*\n", (RESULTS / "bench.txt").read_text(encoding="utf-8")):
         if heading := re.match(r"T = (\d+)\n", part):
