@@ -7,8 +7,8 @@
     python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
 
 One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. Several machines and sessions
-can fill the table: `--print` also keeps rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the same
-settings for the method when they were run. docs/bench.md says what is comparable with published numbers.
+can fill the table: `--print` also keeps rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the
+same settings for the method then. docs/bench.md says what is comparable with published numbers.
 """
 
 from __future__ import annotations
