@@ -105,6 +105,8 @@ def learn(session: Session, task: Task) -> None:
     untouched = session.position.step == session.position.stage == 0
     if untouched and sharing.reuses(session, task.index):
         sharing.load(session, task.index)
+        if session.config.machine.keep_tasks:
+            sharing.keep(session, task.index)
         train_second(session, task)
         stopwatch.count("train")
     else:
