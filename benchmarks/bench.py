@@ -102,7 +102,7 @@ def earlier() -> dict[tuple[str, int], tuple[int, str]]:
         if heading := re.match(r"T = (\d+)\n", part):
             for line in part.splitlines()[2:]:
                 name, *columns, made = re.split(r"\s{2,}", line)[:7]
-                count, _, commits = made.partition(", ")
+                count, commits = [*made.split(", "), ""][:2]
                 if count.isdigit() and all(settings(name, commit) == settings(name) for commit in commits.split()):
                     found[name, int(heading[1])] = int(count), aligned(columns, made)
     return found
@@ -126,8 +126,9 @@ def row(runs: list[RunRecord]) -> str:
     columns += [[m.old_accuracy[-1] for m in metrics], [m.new_accuracy[-1] for m in metrics]]
     minutes = statistics.mean(sum(sum(task.values()) for task in run.seconds) for run in runs) / 60
     commits = " ".join(sorted({str(run.commit) for run in runs}))
+    precision = " ".join(sorted({run.config["machine"]["precision"] for run in runs} - {"32-true"}))
     shown = [spread([100 * (value or 0.0) for value in column]) for column in columns]
-    return aligned([*shown, f"{minutes:.1f}"], f"{len(runs)}, {commits}")
+    return aligned([*shown, f"{minutes:.1f}"], ", ".join(filter(None, [str(len(runs)), commits, precision])))
 
 
 def aligned(columns: list[str], made: str) -> str:
@@ -142,6 +143,7 @@ def main() -> None:
     arguments.add_argument("--root", default=os.environ.get("AMGC_DATA", "data"), help="folder of cifar-100-python")
     arguments.add_argument("--out", type=Path, default=Path("runs/bench"))
     arguments.add_argument("--only", nargs="+", choices=METHODS, help="these methods")
+    arguments.add_argument("--precision", help="another one than float32, which the table then names: bf16-mixed")
     arguments.add_argument("--tasks", nargs="+", type=int, choices=TASKS, default=TASKS, help="these numbers of tasks")
     arguments.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=SEEDS, help="these seeds")
     for flag in ("--dry-run", "--print", "--quick"):
@@ -163,8 +165,10 @@ def main() -> None:
             seeds = [f"--seed={chosen.seeds[0]}"] if len(chosen.seeds) == 1 else ["--seeds", *map(str, chosen.seeds)]
             grid = ["--tasks", *map(str, chosen.tasks), *seeds, "--dry-run"]
             sys.exit(compare(methods, preset, chosen.out, grid, chosen.root))
+        precision = ["--precision", chosen.precision] if chosen.precision else []
         for seed, tasks in itertools.product(chosen.seeds, chosen.tasks):
-            ended = compare(methods, preset, chosen.out, ["--tasks", str(tasks), "--seed", str(seed)], chosen.root)
+            flags = ["--tasks", str(tasks), "--seed", str(seed), *precision]
+            ended = compare(methods, preset, chosen.out, flags, chosen.root)
             if ended == STOPPED:
                 sys.exit(ended)
             failed |= ended
