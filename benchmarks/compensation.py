@@ -1,21 +1,20 @@
 """Measure drift compensation on one training by LwF: class means, ridge regression and AMGC's exact head, with and without VE.
 
     python benchmarks/compensation.py                        # digits, five tasks, three seeds; a minute or two
-    python benchmarks/compensation.py --cifar --root DATA    # CIFAR-100 at the budget of bench.toml; continues what was stopped
+    python benchmarks/compensation.py --cifar --root DATA    # CIFAR-100 at the budget of bench.toml, one seed; half an hour
     python benchmarks/compensation.py --quick                # digits, one epoch, one seed; nothing is kept
 
 All rows of a seed have the same network, because none of them changes its training: only what is stored of old classes and the
 classifier differ. `none` never moves statistics, `mean` moves means by the drift of the new images near them, `linear` maps
-means and covariances. λ is AMGC's margin (VE). On digits, the rows of LDC are runs of their own. On CIFAR-100 every row is a
-run in `--out`, and all take their training from the run `sdc` of benchmarks/bench.py, which must exist. bench.py has SDC, ADC,
-LDC and DPCR with the same training.
+means and covariances. λ is AMGC's margin (VE). The rows of LDC are runs of their own, with the same training. CIFAR-100 has no
+rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start` takes the training from a run of it:
+that of task 1 from runs/bench/bench-t10-s1993/ncm, that of all tasks from …/sdc.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import tempfile
 from dataclasses import replace
@@ -27,15 +26,13 @@ from _report import kept
 
 from amgc.cli.presets import named
 from amgc.data import TaskStream, load
-from amgc.engine.config import Config
-from amgc.engine.run import resume, run
+from amgc.engine.config import Config, Machine
+from amgc.engine.run import run
 from amgc.engine.session import order_and_sizes
 from amgc.methods.contract import Features, Task, TaskImages
 from amgc.methods.lwf import LwF
 from amgc.methods.registry import find, method
 from amgc.options import merged
-from amgc.runs import load_run
-from amgc.runs.folder import RUN
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "class means, not moved": ("adc", {"steps": 0, "nearest": 1, "still": True}),
@@ -52,11 +49,6 @@ LDC = {
     "ldc, random start, 20 epochs": {"initial": "random"},
     "ldc, random start, 200 epochs": {"initial": "random", "second": {"epochs": 200}},
     "ldc, from the identity, 20 epochs": {"initial": "identity"},
-}
-
-
-CIFAR = {"lwf, its own head": ("lwf", {"distillation": 10.0})} | {
-    name: row for name, row in ROWS.items() if row[0] == "amgc-drift"
 }
 
 
@@ -106,10 +98,9 @@ def curve(predictions: list[torch.Tensor], stream: TaskStream) -> list[float]:
     return found
 
 
-def settings(name: str, preset: str, changes: dict[str, Any], seed: int, start: str | None = None) -> Config:
+def settings(name: str, preset: str, changes: dict[str, Any], seed: int, **machine: Any) -> Config:
     found, like = named(preset), "sdc" if name == "many" else name
     hyper = merged(found.hyper_of(find(like)), changes)
-    machine = replace(found.chosen_machine(), device="cpu", threads=torch.get_num_threads(), start=start)
     return Config(
         name,
         hyper,
@@ -118,37 +109,24 @@ def settings(name: str, preset: str, changes: dict[str, Any], seed: int, start: 
         features_options=found.features_options,
         tasks=found.tasks,
         seed=seed,
-        machine=machine,
+        machine=Machine(device="cpu", threads=torch.get_num_threads(), **machine),
     )
 
 
-def measured(preset: str, seed: int, short: dict[str, Any], ldc: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
+def measured(
+    preset: str, seed: int, short: dict[str, Any], ldc: dict[str, dict[str, Any]], **machine: Any
+) -> dict[str, list[float]]:
     """Return the accuracy after each task of every row."""
     dataset, found = load(named(preset).data), {}
     Many.predictions = {}
     with tempfile.TemporaryDirectory() as folder:
-        config = settings("many", preset, short, seed)
+        config = settings("many", preset, short, seed, **machine)
         run(config, Path(folder) / "many", dataset=dataset)
         stream = TaskStream(dataset, *order_and_sizes(config, dataset))
         found = {name: curve(each, stream) for name, each in Many.predictions.items()}
         for name, changes in ldc.items():
             lines = run(settings("ldc", preset, short | changes, seed), Path(folder) / name, dataset=dataset)
             found[name] = [100 * sum(line["correct"]) / sum(line["total"]) for line in lines]
-    return found
-
-
-def measured_on_cifar(preset: str, seed: int, out: Path, start: Path) -> dict[str, list[float]]:
-    """Return the accuracy after each task of every row: a run in `out` that takes its training from the run `start`."""
-    found, dataset = {}, load(named(preset).data)
-    for name, (kind, changes) in CIFAR.items():
-        folder = out / f"s{seed}" / re.sub(r"[^\w.]+", "-", name)
-        if not (folder / RUN).exists():
-            run(settings(kind, preset, changes, seed, str(start)), folder, dataset=dataset)
-        elif not load_run(folder).finished:
-            resume(folder, dataset=dataset)
-        record = load_run(folder)
-        found[name] = [100 * value for value in record.metrics.accuracy]
-        print(f"{name}: {found[name][-1]:.1f}", flush=True)
     return found
 
 
@@ -160,25 +138,25 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--cifar", action="store_true", help="CIFAR-100 at the budget of bench.toml")
     arguments.add_argument("--root", help="folder of cifar-100-python")
-    arguments.add_argument("--out", type=Path, default=Path("runs/compensation"), help="folder of the runs on CIFAR-100")
-    arguments.add_argument("--bench", type=Path, default=Path("runs/bench"), help="folder of the runs of bench.py")
-    arguments.add_argument("--seeds", nargs="+", type=int, help="seeds instead of 0, 1 and 2, or 1993 on CIFAR-100")
+    arguments.add_argument("--start", help="a run of bench.py with the same seed, whose training is taken")
+    arguments.add_argument("--precision", default="32-true", help="on CIFAR-100: 32-true or bf16-mixed")
     arguments.add_argument("--quick", action="store_true")
     chosen = arguments.parse_args()
     if chosen.root:
         os.environ["AMGC_DATA"] = chosen.root
+    preset, seeds, ldc = "digits", [0, 1, 2], LDC
+    if chosen.cifar:
+        preset, seeds, ldc = str(Path(__file__).with_name("bench.toml")), [1993], {}
+        Many.chosen = {name: row for name, row in ROWS.items() if name != "adc"}
     short = {"first": {"epochs": 1}, "later": {"epochs": 1}} if chosen.quick else {}
     torch.set_num_threads(torch.get_num_threads() if chosen.cifar else 1)
-    if chosen.cifar:
-        preset, seeds = str(Path(__file__).with_name("bench.toml")), chosen.seeds or [1993]
-        starts = {seed: chosen.bench / f"bench-t10-s{seed}" / "sdc" for seed in seeds}
-        curves = [measured_on_cifar(preset, seed, chosen.out, starts[seed]) for seed in seeds]
     with kept("compensation_cifar" if chosen.cifar else "compensation"):
-        if not chosen.cifar:
-            preset, seeds = "digits", (chosen.seeds or [0, 1, 2])[: 1 if chosen.quick else None]
-            curves = [measured(preset, seed, short, LDC) for seed in seeds]
+        curves = [
+            measured(preset, seed, short, ldc, start=chosen.start, precision=chosen.precision)
+            for seed in seeds[: 1 if chosen.quick else None]
+        ]
         preset = Path(preset).stem
-        print(f"{preset}, seeds {', '.join(map(str, seeds))}: LA, AIA in percent")
+        print(f"{preset}, {chosen.precision}, seeds {', '.join(map(str, seeds))}: LA, AIA in percent")
         for name in curves[0]:
             la, aia = [each[name][-1] for each in curves], [statistics.mean(each[name]) for each in curves]
             print(f"  {name:36}  {spread(la):12}  {spread(aia)}")
