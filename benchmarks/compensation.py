@@ -7,8 +7,8 @@
 All rows of a seed have the same network, because none of them changes its training: only what is stored of old classes and the
 classifier differ. `none` never moves statistics, `mean` moves means by the drift of the new images near them, `linear` maps
 means and covariances. λ is AMGC's margin (VE). The rows of LDC are runs of their own, with the same training. CIFAR-100 has no
-rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start` takes the training from a run of it:
-that of task 1 from runs/bench/bench-t10-s1993/ncm, that of all tasks from …/sdc.
+rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start` takes the training from a run of
+it: that of task 1 from runs/bench/bench-t10-s1993/ncm, that of all tasks from …/sdc.
 """
 
 from __future__ import annotations
