@@ -1,6 +1,6 @@
 """Changes to a model: learn, merge and join classes. Each function takes a state and returns a new one.
 
-`amgc.model.edits` has the changes that need no torch.
+`Folder.forget` and `Folder.rename` are the changes that need no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.repeated import LearnedBefore
-from amgc.model.folder import ModelError
+from amgc.model.folder import ModelError, check_known
 from amgc.model.inputs import ImageError, Input, Vectors
 from amgc.model.manifest import FUNCTION, VECTORS
 from amgc.model.state import FixedHead, State
@@ -256,6 +256,18 @@ def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> li
     both = [(label, mine.index(label), theirs.index(label)) for label in mine.classes if label in theirs]
     same = [label for label, i, k in both if mine.count[i] == theirs.count[k] and torch.equal(mine.mean[i], theirs.mean[k])]
     return [str(label) for label in same]
+
+
+def forget(state: State, label: str) -> State:
+    """Forget a class of a private model. All of its statistics follow from noisy sums, which `Folder.forget` does not know."""
+    check_known(state.manifest, label)
+    if len(state.manifest.classes) == 1:
+        raise ModelError(
+            "the last class of a private model cannot be forgotten, because the record of its budget would be lost. "
+            "Delete the folder instead."
+        )
+    assert isinstance(state.classifier, IncrementalClassifier)
+    return replace(state, classifier=copy.deepcopy(state.classifier).forget(label)).solved()
 
 
 def join(state: State, label: str, into: str) -> State:

@@ -14,10 +14,10 @@ from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
-from amgc.model import changes, edits
+from amgc.model import changes
 from amgc.model.answers import Prediction
 from amgc.model.changes import Learned, ProgressCallback
-from amgc.model.folder import MOST_BYTES, PATIENCE, Folder, ModelError, pack, unpack
+from amgc.model.folder import MOST_BYTES, PATIENCE, Folder, ModelError, check_known, pack, unpack
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
 from amgc.model.manifest import FUNCTION, checked_name, normal
@@ -197,7 +197,10 @@ class Model:
         This cannot be undone: no earlier state stays in the folder.
         """
         with self.locked() as state:
-            edits.forget(self._folder, normal(label))
+            if state.manifest.private:
+                self.write(changes.forget(state, normal(label)))
+                return self
+            self._folder.forget(normal(label))
             self._state = State.read(self._folder, state).solved()
             with suppress(OSError):  # the class is forgotten; the next process that opens the model tries again
                 self._state = self._state.write(self._folder, undoable=False)
@@ -208,10 +211,10 @@ class Model:
         old, name = normal(label), checked_name(new)
         with self.locked() as state:
             if join and name != old and name in state.manifest.classes:
-                edits.check_known(state.manifest, old)
+                check_known(state.manifest, old)
                 self.write(changes.join(state, old, name))
             else:
-                edits.rename(self._folder, old, name)
+                self._folder.rename(old, name)
                 self._state = State.read(self._folder, state)
         return self
 
