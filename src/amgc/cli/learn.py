@@ -127,6 +127,7 @@ def learn(
         images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
 
     from amgc.cli.progress import bar, console
+    from amgc.model.folder import Folder
     from amgc.model.manifest import normal
 
     chosen: dict[str, Any] = {
@@ -155,7 +156,7 @@ def learn(
     except BaseException:
         if created and not (shards and has_finished(model)):  # so that the same command can be repeated
             with suppress(Exception):  # report the first error
-                opened.remove_if_empty()
+                Folder(model).remove_if_empty()
         raise
     if quiet:
         return

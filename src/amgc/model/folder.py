@@ -196,13 +196,16 @@ class Folder:
         files.write_json(self.path / MANIFEST, written.to_json())
         return written
 
-    def remove(self) -> None:
-        """Delete the model. Call with the lock held. The manifest is deleted first, so a partial deletion leaves no model."""
-        (self.path / MANIFEST).unlink(missing_ok=True)
-        self.tidy()
-        with suppress(OSError):  # the folder is not empty, or Windows refuses to delete a lock that is held
-            (self.path / LOCK).unlink(missing_ok=True)
-            self.path.rmdir()
+    def remove_if_empty(self) -> None:
+        """Delete a model without classes, and its folder if nothing else is in it."""
+        with self.lock():
+            if self.manifest().classes:
+                return
+            (self.path / MANIFEST).unlink()  # first, so that a partial deletion leaves no model
+            self.tidy()
+            with suppress(OSError):  # the folder is not empty, or Windows refuses to delete a lock that is held
+                (self.path / LOCK).unlink(missing_ok=True)
+                self.path.rmdir()
 
     def tidy(self) -> None:
         """Delete files that the manifest does not list: those of earlier states and of interrupted changes."""

@@ -15,13 +15,12 @@ from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
 from amgc.model import changes
-from amgc.model.answers import Prediction
 from amgc.model.changes import Learned, ProgressCallback
 from amgc.model.folder import MOST_BYTES, PATIENCE, Folder, ModelError, check_known, pack, unpack
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
 from amgc.model.manifest import FUNCTION, checked_name, normal
-from amgc.model.predict import Evaluation, check_can_predict, evaluate, labelled, predict
+from amgc.model.predict import Evaluation, Prediction, check_can_predict, evaluate, labelled, predict
 from amgc.model.state import State, fitted, new_state
 
 if TYPE_CHECKING:
@@ -257,12 +256,6 @@ class Model:
             self.write(changes.restored(state, now))
         return self
 
-    def remove_if_empty(self) -> None:
-        """Delete the model if it has no classes, and its folder if nothing else is in it."""
-        with self.locked() as state:
-            if not state.manifest.classes:
-                self._folder.remove()
-
     @contextmanager
     def locked(self) -> Iterator[State]:
         """Hold the locks of this object and of its folder, and give the folder's current state."""
@@ -323,8 +316,9 @@ class Model:
 
         images : by class, as for `learn_all`, or in any other form with one of the `labels` for each.
         """
-        given, names = labelled(images, labels, self._read)
-        return evaluate(self._state, given, names, reject, progress)
+        given = labelled(images, labels, self._read)
+        told = None if progress is None else lambda done: progress(done, len(given[0]))
+        return evaluate(self._state, [given], reject, told)
 
     def info(self) -> Info:
         """Describe the model: classes, stored statistics and what is never stored."""

@@ -105,6 +105,18 @@ class State:
         return Frame(side, self.manifest.image.get("scale") or side, channels)
 
     @property
+    def fixed(self) -> bool:
+        """Whether the classifier is a trained head, which has no class statistics and cannot learn."""
+        return isinstance(self.classifier, FixedHead)
+
+    def fits(self, features: NDArray[Any]) -> NDArray[np.float64] | None:
+        """Return how typical features (n, d) are of their most likely classes, (n,); None if nothing is known."""
+        far = self.extractor.far if isinstance(self.extractor, Extractor) else None
+        if not isinstance(self.classifier, IncrementalClassifier) or self.classifier.typical(far) is None:
+            return None
+        return self.classifier.typicality(features, far=far)
+
+    @property
     def checksum(self) -> str:
         """The checksum of the extractor's file; "" while there is none."""
         entry = self.manifest.files.get("extractor")
