@@ -1,4 +1,4 @@
-"""An ONNX graph under construction, and the part of it that computes features."""
+"""Build an ONNX graph, and the part of it that computes features."""
 
 from __future__ import annotations
 
