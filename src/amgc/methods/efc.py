@@ -86,7 +86,7 @@ class EFC(Rotated[H]):
         return {"elastic": ((moved @ matrix) * moved).sum(1).mean() + self.hyper.damping * moved.square().sum(1).mean()}
 
     def replay_loss(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Compute PR-ACE: cross-entropy of prototypes and images among all classes, in proportion to the old and new classes."""
+        """Compute PR-ACE: cross-entropy of prototypes and images among all classes, in proportion to old and new classes."""
         size = self.phase(self.task).batch_size
         old = round(size * len(self.task.old) / len(self.task.seen))
         drawn, labels = self.prototypes(old, batch.generator)
