@@ -162,8 +162,8 @@ def learn(
         return
     manifest = opened.state.manifest
     lines, used = describe_learned(learned, left_out, manifest), manifest.features
-    if created and used.get("why"):
-        lines.insert(1, f"Features: {used['name']}, because {used['why']}. --features chooses others.")
+    if created and used.why:
+        lines.insert(1, f"Features: {used.name}, because {used.why}. --features chooses others.")
     unusable = [label for label in images if normal(label) not in learned.added]
     if unusable:
         lines.append(f"Not learned, because none of their {manifest.noun}s could be used: {shortened(unusable)}")

@@ -198,7 +198,7 @@ def merge(state: State, other: State) -> State:
     if _vectors_of(state) != _vectors_of(other):
         kinds = [f"{kind[1]} of {kind[2]} numbers" if (kind := _vectors_of(one)) else "images" for one in (state, other)]
         raise ModelError(f"the models have different features: {' and '.join(kinds)}.")
-    if (state.checksum, state.manifest.image["scale"]) != (other.checksum, other.manifest.image["scale"]):
+    if (state.checksum, state.manifest.image.scale) != (other.checksum, other.manifest.image.scale):
         shown = [one.checksum[:12] or "none yet" for one in (state, other)]
         raise ModelError(
             f"the models have different extractors ({shown[0]} and {shown[1]}), so their features are not comparable. Let one "
@@ -234,7 +234,7 @@ def restored(state: State, now: State) -> State:
     same = state.checksum and state.checksum == now.checksum
     kept = {role: entry for role, entry in now.manifest.files.items() if same and role == "extractor"}
     manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
-    if manifest.features["name"] != FUNCTION:
+    if manifest.features.name != FUNCTION:
         return replace(state, manifest=manifest)
     function = state.function or now.function
     extractor = replace(state.extractor, function=function) if isinstance(state.extractor, Vectors) else None
@@ -244,7 +244,7 @@ def restored(state: State, now: State) -> State:
 def _vectors_of(state: State) -> tuple[object, ...] | None:
     """Return kind, function and number of features of a model whose features are not amgc's; None for others."""
     features = state.manifest.features
-    return (features["name"], features["given"], features["dim"]) if features["name"] in (VECTORS, FUNCTION) else None
+    return (features.name, features.given, features.dim) if features.name in (VECTORS, FUNCTION) else None
 
 
 def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> list[str]:

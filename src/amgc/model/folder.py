@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import amgc
 from amgc import files, tensor_files
@@ -249,7 +249,8 @@ def pack(folder: Folder) -> bytes:
     def read(manifest: Manifest) -> bytes:
         written = io.BytesIO()
         with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # compression does not make weights smaller
-            made, features = _without_paths(manifest.made), _without_paths(manifest.features)
+            made = manifest.made | ({"from": last_part(str(manifest.made["from"]))} if "from" in manifest.made else {})
+            features = replace(manifest.features, given=last_part(manifest.features.given))
             shared = replace(manifest, made=made, features=features, previous=None)
             archive.writestr(MANIFEST, json.dumps(shared.to_json(), ensure_ascii=False, indent=1))
             for entry in manifest.files.values():
@@ -295,16 +296,12 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> None:
         raise files.FileFormatError(f"the file is not a readable zip file ({error}).") from error
 
 
-def _without_paths(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the dictionary with the names of files instead of their paths.
+def last_part(text: str | None) -> str | None:
+    """Return the name of a file instead of its path; other texts unchanged.
 
-    >>> _without_paths({"given": "/home/ann/weights.pt", "by": "create", "seed": 0})
-    {'given': 'weights.pt', 'by': 'create', 'seed': 0}
+    >>> last_part("/home/ann/weights.pt"), last_part("C:\\\\weights.pt"), last_part("lite0")
+    ('weights.pt', 'weights.pt', 'lite0')
     """
-    return {name: _last(value) if name in ("given", "from") else value for name, value in about.items()}
-
-
-def _last(value: Any) -> Any:
-    if not isinstance(value, str) or not ("/" in value or "\\" in value):
-        return value
-    return (PureWindowsPath if "\\" in value else PurePosixPath)(value).name
+    if text is None or not ("/" in text or "\\" in text):
+        return text
+    return (PureWindowsPath if "\\" in text else PurePosixPath)(text).name

@@ -121,7 +121,7 @@ class Model:
             described, changed and exported, but it cannot learn from images or predict.
         """
         folder = Folder(path)
-        name = folder.manifest().features["name"]
+        name = folder.manifest().features.name
         if features is not None and name != FUNCTION:
             raise ValueError(f"the features of the model in {str(folder.path)!r} are {name or 'not chosen'}, not a function.")
         return cls(folder, State.read(folder, function=features).stored(folder))

@@ -134,7 +134,7 @@ def predict_few(
     """
     check_request(top, reject)
     folder = Folder(path)
-    if folder.manifest().features["name"] not in VARIANTS or len(given := images_from(images)) > MOST:
+    if folder.manifest().features.name not in VARIANTS or len(given := images_from(images)) > MOST:
         return None
     parts = folder.read(lambda manifest: _read(folder, manifest))
     if parts is None:
@@ -176,7 +176,7 @@ def _read(folder: Folder, manifest: Manifest) -> tuple[LiteArrays, Frame, Linear
     if network is None:
         return None
     channels, side, _ = network.image_shape
-    return network, Frame(side, manifest.image["scale"] or side, channels), *solved
+    return network, Frame(side, manifest.image.scale or side, channels), *solved
 
 
 # ---- evaluation ------------------------------------------------------------------------------------------------------
