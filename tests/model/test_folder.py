@@ -1,4 +1,4 @@
-"""`amgc forget`, `rename` and `undo` change the files of a model without torch, as `Model` does."""
+"""`amgc forget`, `rename` and `undo` change the folder of a model without torch, as `Model` does."""
 
 from __future__ import annotations
 
