@@ -58,9 +58,9 @@ print(time.perf_counter() - start, time.process_time() - used)
 WITH_TORCH = """
 import sys
 from amgc.cli.main import main
-from amgc.model import answers
+from amgc.model import predict
 
-answers.MOST = 0
+predict.MOST = 0
 sys.exit(main(sys.argv[1:]))
 """
 IMAGES = 32

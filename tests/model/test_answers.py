@@ -15,10 +15,10 @@ from amgc import Privacy, tensor_files
 from amgc.cli.main import main
 from amgc.features.lite import is_installed
 from amgc.files import FileFormatError
-from amgc.model import ImageError, Model, answers
-from amgc.model.answers import predict_few
+from amgc.model import ImageError, Model, predict
 from amgc.model.folder import Folder
 from amgc.model.manifest import CLASSES
+from amgc.model.predict import predict_few
 
 pytestmark = [pytest.mark.cpus, pytest.mark.skipif(not is_installed("lite0"), reason="the extra `photos` is not installed")]
 COLOURS = {"red": (150, 100, 100), "green": (100, 145, 105), "blue": (105, 105, 150)}
@@ -118,7 +118,7 @@ def test_wrong_arguments_are_refused_in_the_same_words(top, reject, model, files
 
 
 def test_torch_is_used_for_many_images_and_for_models_that_need_it(model, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(answers, "MOST", 3)
+    monkeypatch.setattr(predict, "MOST", 3)
     assert len(predict_few(model.path, files[:3], 1, None)) == 3 and predict_few(model.path, files[:4], 1, None) is None
     others = {
         "patches": Model.create(tmp_path / "patches", filters=4, size=16),
@@ -137,7 +137,7 @@ def test_torch_is_used_for_many_images_and_for_models_that_need_it(model, files,
 def test_the_command_prints_the_same_with_and_without_torch(model, files, monkeypatch, capsys):
     printed = []
     for most in (64, 0):
-        monkeypatch.setattr(answers, "MOST", most)
+        monkeypatch.setattr(predict, "MOST", most)
         assert main(["predict", str(model.path), *files[:4], "--top", "2"]) == 0
         printed.append(capsys.readouterr().out)
         assert main(["predict", str(model.path), files[0], "--csv"]) == 0

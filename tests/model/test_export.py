@@ -13,12 +13,12 @@ from PIL import Image
 
 from amgc.cli.main import main
 from amgc.features import build
+from amgc.features.onnx import IR, OPSET, Graph, _area
 from amgc.features.weights import save_extractor
 from amgc.model import Model, ModelError
 from amgc.model import onnx as export
 from amgc.model.inputs import Frame, Input
-from amgc.model.onnx import export_onnx
-from amgc.model.onnx_graph import IR, OPSET, Graph, _area, resized
+from amgc.model.onnx import export_onnx, resized
 
 pytestmark = pytest.mark.cpus
 
@@ -168,7 +168,7 @@ def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     monkeypatch.undo()
-    monkeypatch.setattr("amgc.model.onnx_graph.BITS", 5)  # coarse weights: pixels that are off by a few
+    monkeypatch.setattr("amgc.model.onnx.BITS", 5)  # coarse weights: pixels that are off by a few
     with pytest.raises(ModelError, match="computes different predictions"):
         model.export_onnx(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_text() == "what was there"

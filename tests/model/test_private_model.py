@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from model.drawing import draw
 
+from amgc.cli.main import main
 from amgc.core.privacy import BudgetError, Privacy
 from amgc.files import FileFormatError
-from amgc.model import Model, ModelError, edits
+from amgc.model import Model, ModelError
 from amgc.model.folder import Folder
 from amgc.model.info import read_info
 
@@ -80,12 +81,11 @@ def test_forgetting_keeps_the_record_and_the_last_class_cannot_be_forgotten(priv
         model.forget("cat")
 
 
-def test_forgetting_in_the_file_gives_the_statistics_of_the_sums_without_the_class(private):
+def test_forgetting_on_the_command_line_gives_the_statistics_of_the_sums_without_the_class(private):
     model = private()
     model.learn_all(lesson())
     expected = copy.deepcopy(model._state.classifier).forget("dog")
-    with Folder(model.path).lock():
-        edits.forget(Folder(model.path), "dog")
+    assert main(["forget", str(model.path), "dog"]) == 0
     found = Model.open(model.path)._state.classifier
     assert found.statistics_.classes == ["cat", "owl"] and found.spent_ == expected.spent_
     assert found.sums_.second.equal(expected.sums_.second) and found.statistics_.mean.equal(expected.statistics_.mean)

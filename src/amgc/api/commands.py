@@ -179,7 +179,7 @@ def _folder(out: str | os.PathLike[str] | None, name: str, wanted: dict[str, Con
 
 
 def _holds(folder: Path, wanted: dict[str, Config]) -> bool:
-    """Whether the folder holds the runs that are wanted, finished or not."""
+    """Return whether the folder holds the runs that are wanted, finished or not."""
     from amgc.engine.config import absolute, identity
 
     plan = _read_plan(folder)

@@ -127,6 +127,7 @@ def learn(
         images, left_out = images_by_class(folders) if label is None else images_of_class(label, folders)
 
     from amgc.cli.progress import bar, console
+    from amgc.model.folder import Folder
     from amgc.model.manifest import normal
 
     chosen: dict[str, Any] = {
@@ -155,14 +156,14 @@ def learn(
     except BaseException:
         if created and not (shards and has_finished(model)):  # so that the same command can be repeated
             with suppress(Exception):  # report the first error
-                opened.remove_if_empty()
+                Folder(model).remove_if_empty()
         raise
     if quiet:
         return
     manifest = opened.state.manifest
     lines, used = describe_learned(learned, left_out, manifest), manifest.features
-    if created and used.get("why"):
-        lines.insert(1, f"Features: {used['name']}, because {used['why']}. --features chooses others.")
+    if created and used.why:
+        lines.insert(1, f"Features: {used.name}, because {used.why}. --features chooses others.")
     unusable = [label for label in images if normal(label) not in learned.added]
     if unusable:
         lines.append(f"Not learned, because none of their {manifest.noun}s could be used: {shortened(unusable)}")

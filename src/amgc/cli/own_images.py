@@ -31,16 +31,19 @@ Json: TypeAlias = Annotated[bool, arg(name="json", help="print JSON")]
 
 def forget(model: ModelFolder, label: Annotated[Positional[str], arg(metavar="CLASS", help="name of the class")]) -> None:
     """Make a model forget a class."""
-    from amgc.model import edits
     from amgc.model.folder import Folder
     from amgc.model.info import read_info
     from amgc.model.manifest import normal
 
     folder = Folder(model)
-    folder.manifest()  # raises an error before a lock is created
-    with folder.lock():
-        left = edits.forget(folder, normal(label))
-    text = f"Forgot {label!r}; the model has {plural(len(left.classes), 'class')}."
+    if folder.manifest().private:  # raises an error before a lock is created
+        from amgc.model import Model  # imports torch
+
+        Model.open(model).forget(label)
+    else:
+        with folder.lock():
+            folder.forget(normal(label))
+    text = f"Forgot {label!r}; the model has {plural(len(folder.manifest().classes), 'class')}."
     if read_info(model).covariance == "shared":
         text += " Its contribution to the covariance shared by all classes cannot be separated and remains."
     show(text)
@@ -53,7 +56,6 @@ def rename(
     join: Annotated[bool, arg(help="if there is already a class NEW, make one class of both")] = False,
 ) -> None:
     """Rename a class. With --join, make one class of two, as if their images had been learned as one class."""
-    from amgc.model import edits
     from amgc.model.folder import Folder
     from amgc.model.manifest import checked_name, normal
 
@@ -66,7 +68,7 @@ def rename(
         return
     folder.manifest()  # raises an error before a lock is created
     with folder.lock():
-        edits.rename(folder, old, name)
+        folder.rename(old, name)
     show(f"Renamed {label!r} to {new!r}.")
 
 

@@ -66,8 +66,8 @@ def predict(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is imported
 
     from amgc.model import ImageError
-    from amgc.model.answers import predict_few
     from amgc.model.folder import Folder
+    from amgc.model.predict import predict_few
 
     kind = kind_of(images)
     chosen = columns(kind, split, image_column, None, "test")
@@ -154,7 +154,7 @@ def evaluate(
 
     from amgc.cli.progress import bar, console
     from amgc.model import Model
-    from amgc.model.predict import joined
+    from amgc.model.predict import evaluate as evaluate_batches
 
     opened = Model.open(model)
     check_kind(opened, kind)
@@ -163,7 +163,7 @@ def evaluate(
     with bar(console(), "evaluating", as_json) as progress:
         if kind == "sources":
             parts = batches(source_shards(folders, chosen), labelled=True)
-            found = joined([opened.evaluate(given, labels, reject=reject) for given, labels in parts])
+            found = evaluate_batches(opened.state, parts, reject)
         else:
             found = opened.evaluate(files, labels, reject=reject, progress=progress)
     text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)

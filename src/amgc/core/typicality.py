@@ -6,8 +6,8 @@ means? The cosine in the same metric finds new classes among similar ones. If it
 of another kind, there is a third question: is the sample near any class, in these and in all features? Stouffer's method joins
 the p-values.
 
-What samples of the known classes would give follows from leave-one-out in closed form (`amgc.core.within`). It is computed
-here, once. `amgc.core.typical` compares samples with it.
+This module computes once what to expect of samples of the known classes, by leave-one-out in closed form
+(`amgc.core.within`). `amgc.core.typical` then compares samples with it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Distance:
 
 
 def measure(statistics: ClassStatistics, far: Sequence[int] | None = None) -> Typicality | None:
-    """Return what samples of the known classes would give, to compare samples with; None if there are too few.
+    """Return what to expect of samples of the known classes; None if there are too few of them to tell.
 
     far : indices of the features that differ most in samples of another kind, if they are known.
     """

@@ -24,7 +24,7 @@ from amgc.methods.contract import Method
 from amgc.methods.optional import ReshapesNetwork, RestoresStructure
 from amgc.methods.registry import find
 from amgc.model import Model, ModelError
-from amgc.model.manifest import Manifest
+from amgc.model.manifest import Features, ImageSize, Manifest
 from amgc.model.state import FixedHead, State
 from amgc.options import decode
 from amgc.registry import is_file
@@ -151,8 +151,7 @@ def _manifest(
         "covariance": None,
     }
     options = {name: value for name, value in config.features_options.items() if name != "weights"}
-    features = {"name": config.features, "options": options, "given": config.features, "dim": None}
-    return Manifest(made, features, {"size": shape[1], "scale": scale})
+    return Manifest(made, Features(config.features, options, config.features), ImageSize(shape[1], scale))
 
 
 def _classifier(method: Method[Any], config: Config, names: list[str], sizes: list[int]) -> IncrementalClassifier | FixedHead:

@@ -109,12 +109,12 @@ class Ablation(AMGC[AblationHyper]):
         return self.drawn_loss(self._draw(self.draws(batch, self.task.old), batch.generator), targets, among)
 
     def drawn_loss(self, draws: torch.Tensor, labels: torch.Tensor, among: torch.Tensor | None) -> torch.Tensor:
-        """Eq. (sample) of pseudo features (classes, draws, d)."""
+        """Compute Eq. (sample) for pseudo features (classes, draws, d)."""
         targets = labels.repeat_interleave(draws.shape[1])
         return losses.sample_loss(self.head.weight, self.head.bias, draws.flatten(0, 1), targets, among=among)
 
     def old_statistics(self) -> tuple[torch.Tensor, Covariances, torch.Tensor]:
-        """The same with enlarged covariances."""
+        """Return the same as AMGC, with the covariances of `enlarged`."""
         if self._old is None:
             mean, spread, labels = super().old_statistics()
             self._old = mean, self.enlarged(spread), labels
@@ -130,11 +130,11 @@ class Ablation(AMGC[AblationHyper]):
         return spread.plus_diagonal(self.hyper.margin * level)
 
     def among(self, side: range) -> torch.Tensor | None:
-        """The classes in the softmax: None for all seen ones, else those of one side."""
+        """Return the classes in the softmax: None for all seen classes, otherwise the new or the old ones."""
         return torch.tensor(side, device=self.device) if self.hyper.softmax == "local" else None
 
     def draws(self, batch: Batch, side: range) -> int:
-        """The number of pseudo features per class."""
+        """Return the number of pseudo features per class."""
         return self.hyper.pseudo or -(-len(batch.labels) // len(side))
 
     def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
@@ -153,7 +153,7 @@ class Ablation(AMGC[AblationHyper]):
         return mean, spread, spread + (axes * self.hyper.margin * extra) @ axes.T
 
     def margins(self, *, pairs: bool) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """The margins of VE plus the soft margin. None if the old classes' loss has neither, or no diagonal matrix Λ_k."""
+        """Return the margins of VE plus the soft margin; None if the loss of old classes has neither, or no diagonal Λ_k."""
         hyper = self.hyper
         whole = bool(hyper.margin) and hyper.enlarge == "whole"
         if not (hyper.margin or hyper.soft_margin) or hyper.old_term == "samples" or whole:

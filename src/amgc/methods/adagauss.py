@@ -106,7 +106,7 @@ class AdaGauss(Rotated[AdaGaussHyper]):
         return narrow
 
     def collapse_loss(self, features: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The anti-collapse loss, for batches with more rows (n, S) than features."""
+        """Compute the anti-collapse loss, for batches with more rows (n, S) than features."""
         if len(features) <= features.shape[1]:
             return {"anti-collapse": features.sum() * 0}
         return {"anti-collapse": self.hyper.anti_collapse * anti_collapse(features, self.hyper.ceiling)}

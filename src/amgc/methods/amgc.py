@@ -90,7 +90,7 @@ class AMGC(Enlarged[H]):
         return {"new": share * new, "old": (1 - share) * old}
 
     def new_loss(self, batch: Batch, among: torch.Tensor | None = None) -> torch.Tensor:
-        """Eq. (L-DBGC-N): L_DB of the new classes. The batch updates their statistics first."""
+        """Compute Eq. (L-DBGC-N): L_DB of the new classes. The batch updates their statistics first."""
         mean = self.running.update(batch.features, batch.labels - self.task.new.start)
         present = self.running.count > 0  # classes without an image so far have no statistics
         return losses.distribution_loss(
@@ -104,7 +104,7 @@ class AMGC(Enlarged[H]):
         )
 
     def old_loss(self, batch: Batch) -> torch.Tensor:
-        """Eq. (L-AMarX-O): L_DB of the old classes with enlarged variances."""
+        """Compute Eq. (L-AMarX-O): L_DB of the old classes with enlarged variances."""
         mean, covariance, targets = self.old_statistics()
         return losses.amarx_loss(self.head.weight, self.head.bias, mean, covariance, margin=self.hyper.margin, targets=targets)
 
@@ -121,6 +121,6 @@ class AMGC(Enlarged[H]):
             self.statistics.update(rows, labels)
 
     def may_save(self, counts: Sequence[int]) -> bool:
-        """No running mean may be a single image's features, unless the class has only one image."""
+        """Return whether no running mean is the features of a single image, except of classes with one image only."""
         several = torch.tensor(counts, device=self.device) > 1
         return self.running is None or not bool((several & (self.running.count == 1)).any())

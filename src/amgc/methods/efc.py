@@ -78,7 +78,7 @@ class EFC(Rotated[H]):
         return new | self.elastic_loss(batch) | self.replay_loss(batch)
 
     def elastic_loss(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """The mean of δᵀ (λ E + η I) δ over the drift δ of each image's features."""
+        """Compute the mean of δᵀ (λ E + η I) δ over the drift δ of each image's features."""
         if self.old is None:
             return {}
         moved = batch.features - batch.through(self.old)
@@ -86,7 +86,7 @@ class EFC(Rotated[H]):
         return {"elastic": ((moved @ matrix) * moved).sum(1).mean() + self.hyper.damping * moved.square().sum(1).mean()}
 
     def replay_loss(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """PR-ACE: cross-entropy among all classes of prototypes and images, old and new classes by their numbers."""
+        """Compute PR-ACE: cross-entropy of prototypes and images among all classes, in proportion to old and new classes."""
         size = self.phase(self.task).batch_size
         old = round(size * len(self.task.old) / len(self.task.seen))
         drawn, labels = self.prototypes(old, batch.generator)
@@ -152,7 +152,7 @@ class EFCPlus(EFC[EFCPlusHyper]):
         return {}
 
     def second_phase(self, task: Task) -> Phase | None:
-        """The real features of a batch are the share of new classes; the draws fill it up."""
+        """Return the phase of the head. Real features are the share of the new classes in a batch; draws fill it up."""
         if task.is_first:
             return None
         share = len(task.new) / len(task.seen)

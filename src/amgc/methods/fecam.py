@@ -61,7 +61,7 @@ class FeCAM(Frozen[FeCAMHyper]):
         return features.sign() * features.abs() ** self.hyper.tukey
 
     def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """The Gaussian of transformed features, before shrinkage and scaling."""
+        """Return the Gaussian of transformed features, before shrinkage and scaling."""
         return *gaussian.along(self.statistics, label, axes), None
 
     def normalised(self, label: int) -> torch.Tensor:

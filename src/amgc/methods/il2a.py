@@ -63,7 +63,7 @@ class IL2A(Method[IL2AHyper]):
     def views(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """classAug: return the batch, and mixtures of pairs of its images from different classes."""
+        """Return the batch and, as in classAug, mixtures of pairs of its images from different classes."""
         count, rounds = len(labels), self.hyper.rounds
         shuffled = torch.rand(rounds, count, generator=generator).argsort(1).flatten().to(labels.device)
         share = self.shares(rounds * count, generator).to(images)

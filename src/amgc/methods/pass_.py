@@ -102,6 +102,6 @@ class PASS(Rotated[PASSHyper]):
             self.variances = torch.cat([self.variances, new.covariances.variances()[order].mean(1)])
 
     def gaussian(self, label: int, axes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """The distribution of pseudo features: the class mean, and the same radius in all directions."""
+        """Return the distribution of pseudo features: the class mean, and the same radius in all directions."""
         axes = axes.to(self.means)
         return axes @ self.means[label], self.radius**2 * (axes @ axes.T), None

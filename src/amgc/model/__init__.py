@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from amgc.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from amgc.model.answers import UNKNOWN, Prediction
     from amgc.model.changes import Learned
     from amgc.model.folder import ModelBusyError, ModelError
     from amgc.model.info import Info
     from amgc.model.inputs import ImageError
     from amgc.model.model import Model
-    from amgc.model.predict import Evaluation
+    from amgc.model.predict import UNKNOWN, Evaluation, Prediction
 
 __all__ = ["UNKNOWN", "Evaluation", "ImageError", "Info", "Learned", "Model", "ModelBusyError", "ModelError", "Prediction"]
 
@@ -21,12 +20,11 @@ __all__ = ["UNKNOWN", "Evaluation", "ImageError", "Info", "Learned", "Model", "M
 __getattr__ = lazy_names(
     __name__,
     {
-        "answers": ("UNKNOWN", "Prediction"),
         "changes": ("Learned",),
         "folder": ("ModelBusyError", "ModelError"),
         "info": ("Info",),
         "inputs": ("ImageError",),
         "model": ("Model",),
-        "predict": ("Evaluation",),
+        "predict": ("UNKNOWN", "Evaluation", "Prediction"),
     },
 )

@@ -1,6 +1,6 @@
 """Changes to a model: learn, merge and join classes. Each function takes a state and returns a new one.
 
-`amgc.model.edits` has the changes that need no torch.
+`Folder.forget` and `Folder.rename` are the changes that need no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.repeated import LearnedBefore
-from amgc.model.folder import ModelError
+from amgc.model.folder import ModelError, check_known
 from amgc.model.inputs import ImageError, Input, Vectors
 from amgc.model.manifest import FUNCTION, VECTORS
 from amgc.model.state import FixedHead, State
@@ -198,7 +198,7 @@ def merge(state: State, other: State) -> State:
     if _vectors_of(state) != _vectors_of(other):
         kinds = [f"{kind[1]} of {kind[2]} numbers" if (kind := _vectors_of(one)) else "images" for one in (state, other)]
         raise ModelError(f"the models have different features: {' and '.join(kinds)}.")
-    if (state.checksum, state.manifest.image["scale"]) != (other.checksum, other.manifest.image["scale"]):
+    if (state.checksum, state.manifest.image.scale) != (other.checksum, other.manifest.image.scale):
         shown = [one.checksum[:12] or "none yet" for one in (state, other)]
         raise ModelError(
             f"the models have different extractors ({shown[0]} and {shown[1]}), so their features are not comparable. Let one "
@@ -234,7 +234,7 @@ def restored(state: State, now: State) -> State:
     same = state.checksum and state.checksum == now.checksum
     kept = {role: entry for role, entry in now.manifest.files.items() if same and role == "extractor"}
     manifest = replace(state.manifest, files=kept, generation=now.manifest.generation)
-    if manifest.features["name"] != FUNCTION:
+    if manifest.features.name != FUNCTION:
         return replace(state, manifest=manifest)
     function = state.function or now.function
     extractor = replace(state.extractor, function=function) if isinstance(state.extractor, Vectors) else None
@@ -244,7 +244,7 @@ def restored(state: State, now: State) -> State:
 def _vectors_of(state: State) -> tuple[object, ...] | None:
     """Return kind, function and number of features of a model whose features are not amgc's; None for others."""
     features = state.manifest.features
-    return (features["name"], features["given"], features["dim"]) if features["name"] in (VECTORS, FUNCTION) else None
+    return (features.name, features.given, features.dim) if features.name in (VECTORS, FUNCTION) else None
 
 
 def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> list[str]:
@@ -256,6 +256,18 @@ def _same_images(one: IncrementalClassifier, other: IncrementalClassifier) -> li
     both = [(label, mine.index(label), theirs.index(label)) for label in mine.classes if label in theirs]
     same = [label for label, i, k in both if mine.count[i] == theirs.count[k] and torch.equal(mine.mean[i], theirs.mean[k])]
     return [str(label) for label in same]
+
+
+def forget(state: State, label: str) -> State:
+    """Forget a class of a private model. All of its statistics follow from noisy sums, which `Folder.forget` does not know."""
+    check_known(state.manifest, label)
+    if len(state.manifest.classes) == 1:
+        raise ModelError(
+            "the last class of a private model cannot be forgotten, because the record of its budget would be lost. "
+            "Delete the folder instead."
+        )
+    assert isinstance(state.classifier, IncrementalClassifier)
+    return replace(state, classifier=copy.deepcopy(state.classifier).forget(label)).solved()
 
 
 def join(state: State, label: str, into: str) -> State:

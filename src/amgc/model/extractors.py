@@ -178,11 +178,11 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
     if (folder := Folder(name)).exists:
         manifest = folder.manifest()
         entry = manifest.files.get("extractor")
-        if manifest.features["name"] == VECTORS:
+        if manifest.features.name == VECTORS:
             raise ValueError(f"the model in {name!r} takes vectors and has no extractor; choose features='{VECTORS}'.")
         if entry is None:
             raise ValueError(f"the model in {name!r} has no extractor yet: it is fitted when the model first learns.")
-        return str(folder.checked(entry)), options, manifest.image["scale"]
+        return str(folder.checked(entry)), options, manifest.image.scale
     if not Path(name).is_file():
         known = f"extractors are {', '.join(extractors())} (as timm:NAME), and {VECTORS} for features of your own"
         raise ValueError(f"there is no extractor, file or model {name!r}; {known}.")

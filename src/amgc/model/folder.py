@@ -1,5 +1,7 @@
 """The folder of a model: a manifest, and the files that it lists. It can be packed into one zip file.
 
+Importing this module does not import torch, so `amgc forget`, `rename` and `undo` need not wait for it.
+
 A change writes new files under new names, replaces the manifest atomically, then deletes files that the manifest no longer
 lists. So a reader sees the model either before or after a change, even if the writer is killed. The manifest also lists the
 files of the state before the last change, so that replacing the manifest undoes the change.
@@ -18,13 +20,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 import amgc
-from amgc import files
+from amgc import files, tensor_files
+from amgc.core import packed
 from amgc.locking import LOCK, FolderBusyError, locked
-from amgc.model.manifest import MANIFEST, OURS, Entry, Manifest
-from amgc.text import byte_size
+from amgc.model.manifest import CLASSES, MANIFEST, OURS, Entry, Manifest
+from amgc.text import byte_size, listing
 
 TRIES = 20  # attempts to read a folder that other processes keep changing
 PATIENCE = 10.0  # seconds that a writer waits for the lock
@@ -35,6 +38,7 @@ MAX_ENTRIES = 1000  # signatures of entries; weights contain some by accident. A
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error)
 T = TypeVar("T")
+Edit: TypeAlias = Callable[[packed.Header, packed.Arrays], tuple[packed.Header, packed.Arrays]]
 
 
 class ModelError(ValueError):
@@ -143,6 +147,48 @@ class Folder:
         self._replace(replace(self.manifest(), previous=None))
         self.tidy()
 
+    def forget(self, label: str) -> Manifest:
+        """Delete a class, and every earlier state. Call with the lock held. Returns the new manifest.
+
+        The new file has no classifier: it follows from the statistics, and is solved and stored when the model is next opened.
+        """
+        manifest = self.manifest()
+        check_known(manifest, label)
+        assert not manifest.private, "its statistics follow from noisy sums: `Model.forget` computes them"
+        left = {name: count for name, count in manifest.classes.items() if name != label}
+        if not left:
+            kept = {role: entry for role, entry in manifest.files.items() if role != "classes"}
+            return self.change(replace(manifest, classes={}, files=kept), {}, undoable=False)
+        return self._edit(manifest, left, lambda header, arrays: packed.forget(header, arrays, label), undoable=False)
+
+    def rename(self, label: str, new: str) -> Manifest:
+        """Give a class a name that no other class has. Call with the lock held. Returns the new manifest."""
+        manifest = self.manifest()
+        check_known(manifest, label)
+        if label == new:
+            raise ModelError(f"the class is already called {label!r}.")
+        if new in manifest.classes:
+            raise ModelError(
+                f"the model already has a class {new!r}. To make one class of both, join them: join=True, or --join."
+            )
+        renamed = {new if name == label else name: count for name, count in manifest.classes.items()}
+        return self._edit(manifest, renamed, lambda header, arrays: (packed.rename(header, label, new), arrays), undoable=True)
+
+    def _edit(self, manifest: Manifest, classes: dict[str, int], edit: Edit, undoable: bool) -> Manifest:
+        """Edit the file of the classes."""
+        path = self.checked(manifest.files["classes"])
+        about, arrays = tensor_files.read_arrays(path, CLASSES)
+        try:
+            header, edited = edit(about["classifier"], tensor_files.without("classifier/", arrays))
+        except files.MISFITS as error:
+            raise files.misfit(path, error) from error
+
+        def write(to: Path) -> None:
+            content = tensor_files.prefixed("classifier/", edited)
+            tensor_files.write_arrays(to, CLASSES, about | {"classifier": header}, content)
+
+        return self.change(replace(manifest, classes=classes), {"classes": write}, undoable)
+
     def _replace(self, manifest: Manifest) -> Manifest:
         """Write the manifest, with the current time, and return it."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -150,13 +196,16 @@ class Folder:
         files.write_json(self.path / MANIFEST, written.to_json())
         return written
 
-    def remove(self) -> None:
-        """Delete the model. Call with the lock held. The manifest is deleted first, so a partial deletion leaves no model."""
-        (self.path / MANIFEST).unlink(missing_ok=True)
-        self.tidy()
-        with suppress(OSError):  # the folder is not empty, or Windows refuses to delete a lock that is held
-            (self.path / LOCK).unlink(missing_ok=True)
-            self.path.rmdir()
+    def remove_if_empty(self) -> None:
+        """Delete a model without classes, and its folder if nothing else is in it."""
+        with self.lock():
+            if self.manifest().classes:
+                return
+            (self.path / MANIFEST).unlink()  # first, so that a partial deletion leaves no model
+            self.tidy()
+            with suppress(OSError):  # the folder is not empty, or Windows refuses to delete a lock that is held
+                (self.path / LOCK).unlink(missing_ok=True)
+                self.path.rmdir()
 
     def tidy(self) -> None:
         """Delete files that the manifest does not list: those of earlier states and of interrupted changes."""
@@ -174,6 +223,12 @@ class Folder:
                 yield
         except FolderBusyError as error:
             raise ModelBusyError(f"the model in {str(self.path)!r} is being changed by {error}; try again later.") from None
+
+
+def check_known(manifest: Manifest, label: str) -> None:
+    """Raise an error if the model has no such class."""
+    if label not in manifest.classes:
+        raise ModelError(f"the model has no class {label!r}; its classes are {listing(list(manifest.classes))}.")
 
 
 def digest(path: Path) -> str:
@@ -194,7 +249,8 @@ def pack(folder: Folder) -> bytes:
     def read(manifest: Manifest) -> bytes:
         written = io.BytesIO()
         with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # compression does not make weights smaller
-            made, features = _without_paths(manifest.made), _without_paths(manifest.features)
+            made = manifest.made | ({"from": last_part(str(manifest.made["from"]))} if "from" in manifest.made else {})
+            features = replace(manifest.features, given=last_part(manifest.features.given))
             shared = replace(manifest, made=made, features=features, previous=None)
             archive.writestr(MANIFEST, json.dumps(shared.to_json(), ensure_ascii=False, indent=1))
             for entry in manifest.files.values():
@@ -240,16 +296,12 @@ def unpack(content: bytes, into: Path, most_bytes: int) -> None:
         raise files.FileFormatError(f"the file is not a readable zip file ({error}).") from error
 
 
-def _without_paths(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the dictionary with the names of files instead of their paths.
+def last_part(text: str | None) -> str | None:
+    """Return the name of a file instead of its path; other texts unchanged.
 
-    >>> _without_paths({"given": "/home/ann/weights.pt", "by": "create", "seed": 0})
-    {'given': 'weights.pt', 'by': 'create', 'seed': 0}
+    >>> last_part("/home/ann/weights.pt"), last_part("C:\\\\weights.pt"), last_part("lite0")
+    ('weights.pt', 'weights.pt', 'lite0')
     """
-    return {name: _last(value) if name in ("given", "from") else value for name, value in about.items()}
-
-
-def _last(value: Any) -> Any:
-    if not isinstance(value, str) or not ("/" in value or "\\" in value):
-        return value
-    return (PureWindowsPath if "\\" in value else PurePosixPath)(value).name
+    if text is None or not ("/" in text or "\\" in text):
+        return text
+    return (PureWindowsPath if "\\" in text else PurePosixPath)(text).name

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from amgc import files, tensor_files
 from amgc.core.accounting import gaussian_loss, largest_area
 from amgc.model.folder import Folder
-from amgc.model.manifest import CLASSES, MANIFEST, Manifest
+from amgc.model.manifest import CLASSES, MANIFEST, VECTORS, Manifest
 from amgc.text import plural
 
 ROWS = 20  # classes that a notebook shows
@@ -67,7 +67,7 @@ class Info:
     @property
     def noun(self) -> str:
         """What the model learns from: "image", or "vector"."""
-        return Manifest(self.made, self.features, self.image).noun
+        return "vector" if self.features["name"] == VECTORS else "image"
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,12 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
 def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
     """Return the description of a model in the folder `path`."""
     entry = manifest.files.get("extractor")
+    features = {name: value for name, value in asdict(manifest.features).items() if name != "why" or value is not None}
     return Info(
         path=str(path),
         classes=dict(manifest.classes),
-        features={**manifest.features, "checksum": entry.sha256 if entry else ""},
-        image=dict(manifest.image),
+        features=features | {"checksum": entry.sha256 if entry else ""},
+        image=asdict(manifest.image),
         covariance=contents.form,
         margins=contents.margins if any(contents.margins.values()) else {},
         bytes={MANIFEST: (path / MANIFEST).stat().st_size, **manifest.file_sizes},
@@ -216,7 +217,7 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
 def summary(manifest: Manifest) -> str:
     """Describe a model in a few words."""
     counts = manifest.classes
-    dim, name = manifest.features["dim"], manifest.features["name"]
+    dim, name = manifest.features.dim, manifest.features.name
     images = f" from {plural(sum(counts.values()), manifest.noun)}" if any(counts.values()) else ""
     made = plural(len(counts), "class") + images
     return f"{made}, {f'{name} with {dim:,} features' if dim else 'features not fitted yet'}"

@@ -59,22 +59,25 @@ class _Made:
 
 
 @dataclass(frozen=True)
-class _Features:
-    """The fields of `Manifest.features` that are checked."""
+class Features:
+    """The extractor of a model. name : "" until the first images choose it. given : what the user asked for.
+
+    dim : number of features; None until it is known. why : why the first images chose it.
+    """
 
     name: str
     options: dict[str, Any]
     given: str | None
-    dim: int | None
+    dim: int | None = None
     why: str | None = None
 
 
 @dataclass(frozen=True)
-class _Image:
-    """The contents of `Manifest.image`."""
+class ImageSize:
+    """Pixels. size : side of the cropped image; None until it is known. scale : shorter side before (None: the same)."""
 
     size: int | None
-    scale: int | None
+    scale: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,6 @@ class Manifest:
     """The contents of manifest.json.
 
     made : how the model was created: by which command, from what, with which settings.
-    features : name and options of the extractor, and its number of features once it is known.
-    image : "size" is the side of the cropped image, "scale" the length of the shorter side before cropping (None: the same).
     classes : number of images of each class, in the order in which classes were learned.
     files : by role, "extractor" and "classes".
     generation : number of changes.
@@ -91,8 +92,8 @@ class Manifest:
     """
 
     made: dict[str, Any]
-    features: dict[str, Any]
-    image: dict[str, int | None]
+    features: Features
+    image: ImageSize
     classes: dict[str, int] = field(default_factory=dict)
     files: dict[str, Entry] = field(default_factory=dict)
     generation: int = 0
@@ -109,7 +110,7 @@ class Manifest:
     @property
     def noun(self) -> str:
         """What the model learns from: "image", or "vector"."""
-        return "vector" if self.features["name"] == VECTORS else "image"
+        return "vector" if self.features.name == VECTORS else "image"
 
     @property
     def private(self) -> bool:
@@ -154,8 +155,7 @@ class Manifest:
         """Raise ValueError, which names the field, if values have the wrong type or do not fit together."""
         made: _Made = decode(_Made, self.made, "made")
         _check_made(made)
-        features: _Features = decode(_Features, self.features, "features")
-        image: _Image = decode(_Image, self.image, "image")
+        features, image = self.features, self.image
         numbers = {"image.size": image.size, "image.scale": image.scale, "features.dim": features.dim}
         for name, number in numbers.items():
             if number is not None and not 1 <= number <= MOST:

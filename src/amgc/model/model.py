@@ -14,14 +14,13 @@ from amgc.core.expected import ExpectedAccuracy
 from amgc.core.incremental import IncrementalClassifier
 from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
-from amgc.model import changes, edits
-from amgc.model.answers import Prediction
+from amgc.model import changes
 from amgc.model.changes import Learned, ProgressCallback
-from amgc.model.folder import MOST_BYTES, PATIENCE, Folder, ModelError, pack, unpack
+from amgc.model.folder import MOST_BYTES, PATIENCE, Folder, ModelError, check_known, pack, unpack
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
 from amgc.model.manifest import FUNCTION, checked_name, normal
-from amgc.model.predict import Evaluation, check_can_predict, evaluate, labelled, predict
+from amgc.model.predict import Evaluation, Prediction, check_can_predict, evaluate, labelled, predict
 from amgc.model.state import State, fitted, new_state
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class Model:
             described, changed and exported, but it cannot learn from images or predict.
         """
         folder = Folder(path)
-        name = folder.manifest().features["name"]
+        name = folder.manifest().features.name
         if features is not None and name != FUNCTION:
             raise ValueError(f"the features of the model in {str(folder.path)!r} are {name or 'not chosen'}, not a function.")
         return cls(folder, State.read(folder, function=features).stored(folder))
@@ -197,7 +196,10 @@ class Model:
         This cannot be undone: no earlier state stays in the folder.
         """
         with self.locked() as state:
-            edits.forget(self._folder, normal(label))
+            if state.manifest.private:
+                self.write(changes.forget(state, normal(label)))
+                return self
+            self._folder.forget(normal(label))
             self._state = State.read(self._folder, state).solved()
             with suppress(OSError):  # the class is forgotten; the next process that opens the model tries again
                 self._state = self._state.write(self._folder, undoable=False)
@@ -208,10 +210,10 @@ class Model:
         old, name = normal(label), checked_name(new)
         with self.locked() as state:
             if join and name != old and name in state.manifest.classes:
-                edits.check_known(state.manifest, old)
+                check_known(state.manifest, old)
                 self.write(changes.join(state, old, name))
             else:
-                edits.rename(self._folder, old, name)
+                self._folder.rename(old, name)
                 self._state = State.read(self._folder, state)
         return self
 
@@ -253,12 +255,6 @@ class Model:
         with self.locked() as now:
             self.write(changes.restored(state, now))
         return self
-
-    def remove_if_empty(self) -> None:
-        """Delete the model if it has no classes, and its folder if nothing else is in it."""
-        with self.locked() as state:
-            if not state.manifest.classes:
-                self._folder.remove()
 
     @contextmanager
     def locked(self) -> Iterator[State]:
@@ -320,8 +316,9 @@ class Model:
 
         images : by class, as for `learn_all`, or in any other form with one of the `labels` for each.
         """
-        given, names = labelled(images, labels, self._read)
-        return evaluate(self._state, given, names, reject, progress)
+        given = labelled(images, labels, self._read)
+        told = None if progress is None else lambda done: progress(done, len(given[0]))
+        return evaluate(self._state, [given], reject, told)
 
     def info(self) -> Info:
         """Describe the model: classes, stored statistics and what is never stored."""

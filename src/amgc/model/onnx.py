@@ -1,6 +1,10 @@
 """Export a model as one ONNX file: resizing, normalisation, features and classifier.
 
 The file is verified with onnxruntime before it replaces an existing one.
+
+Images are resized exactly as Pillow does it. Its bilinear resizing is two matrix products, first across, then down. The weights
+are a triangle as wide as the factor by which the image shrinks, rounded to 22 bits; each product is rounded to integers. All of
+this is exact in float64. The weights depend on the size of the image, so they are computed in the graph.
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amgc.core.incremental import IncrementalClassifier
+from amgc.features.onnx import IR, OPSET, ExportError, Graph, features
 from amgc.files import atomic
 from amgc.model.extractors import encode
 from amgc.model.folder import ModelError
-from amgc.model.inputs import Input, Vectors
-from amgc.model.onnx_graph import IR, OPSET, Graph, features, resized
+from amgc.model.inputs import Frame, Input, Vectors
 from amgc.model.state import State
 
 TOLERANCE = 1e-5  # of probabilities, for each unit of difference between scores; float32 features do not allow less
 FEATURE_TOLERANCE = 1e-4  # of features, relative to the largest; probabilities of 0 and 1 would hide wrong features
+BITS = 22  # Pillow's PRECISION_BITS
+GREY, GREY_BITS = (19595, 38470, 7471), 16  # Pillow's weights of red, green and blue, in 65536ths
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,10 @@ def export_onnx(state: State, path: str | os.PathLike[str]) -> Exported:
     """Write a model as ONNX, if onnxruntime computes the same predictions with it."""
     if state.classifier is None:
         raise ModelError("the model has no classes yet, so there is nothing to export; learn some first.")
-    graph = _graph(state)
+    try:
+        graph = _graph(state)
+    except ExportError as error:
+        raise ModelError(str(error)) from error
     with atomic(path) as temporary:
         content = _serialise(graph, state)
         temporary.write_bytes(content)
@@ -77,6 +86,42 @@ def _graph(state: State) -> Graph:
     graph.add("ArgMax", scores, axis=1, keepdims=0, output="label")
     graph.add("Gather", np.array(_names(state), dtype=object), "label", output="name")
     return graph
+
+
+def resized(graph: Graph, images: str, frame: Frame) -> str:
+    """Resize and crop uint8 images (n, height, width, 3) as `Frame.pixels` does, to float64 (n, channels, side, side)."""
+    shape = graph.add("Shape", images)
+    height, width = (graph.add("Gather", shape, np.int64(axis)) for axis in (1, 2))
+    shorter = graph.add("Min", height, width)
+    down, across = (_weights(graph, length, shorter, frame) for length in (height, width))
+    pixels = graph.cast(graph.add("Transpose", images, perm=[0, 3, 1, 2]), np.float64)
+    pixels = _rounded(graph, graph.add("MatMul", pixels, graph.add("Transpose", across, perm=[1, 0])), BITS)
+    pixels = _rounded(graph, graph.add("MatMul", down, pixels), BITS)
+    if frame.channels == 1:
+        weighted = graph.add("Mul", pixels, np.array(GREY, np.float64).reshape(3, 1, 1))
+        pixels = _rounded(graph, graph.add("ReduceSum", weighted, np.array([1])), GREY_BITS)
+    return pixels
+
+
+def _weights(graph: Graph, length: str, shorter: str, frame: Frame) -> str:
+    """Return the weights (side, length) of resizing and cropping along one axis, times 2^BITS."""
+    new_length = graph.add("Div", graph.add("Mul", length, np.int64(frame.scale)), shorter)
+    edge = graph.add("Mul", graph.cast(graph.add("Sub", new_length, np.int64(frame.scale)), np.float64), 0.5)
+    first = graph.add("Add", graph.add("Round", edge), float(round((frame.scale - frame.side) / 2.0)))
+    pixels = graph.cast(graph.add("Range", np.int64(0), length, np.int64(1)), np.float64)
+    factor = graph.add("Div", graph.cast(length, np.float64), graph.cast(new_length, np.float64))
+    place = graph.add("Add", first, np.arange(frame.side)[:, None] + 0.5)
+    centre = graph.add("Mul", place, factor)
+    distance = graph.add("Abs", graph.add("Add", graph.add("Sub", pixels, centre), 0.5))
+    reach = graph.add("Div", 1.0, graph.add("Max", factor, 1.0))
+    weight = graph.add("Max", graph.add("Sub", 1.0, graph.add("Mul", distance, reach)), 0.0)
+    share = graph.add("Div", weight, graph.add("ReduceSum", weight, np.array([1])))
+    return graph.add("Floor", graph.add("Add", graph.add("Mul", share, 2.0**BITS), 0.5))
+
+
+def _rounded(graph: Graph, sums: str, bits: int) -> str:
+    """Divide by 2^bits and round to integers."""
+    return graph.add("Floor", graph.add("Add", graph.add("Mul", sums, 2.0**-bits), 0.5))
 
 
 def _head(state: State) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

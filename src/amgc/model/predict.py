@@ -1,24 +1,77 @@
-"""Predict classes of images, and evaluate predictions on labelled images."""
+"""Predict classes of images, and evaluate predictions on labelled images.
+
+Importing this module does not import torch, which takes longer than a few predictions. For these, `predict_few` uses what the
+files of a model store: the weights of the extractor, the classifier, and what is typical of the classes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from amgc.features.extractor import Extractor
-from amgc.model.answers import Prediction, check_request, predictions
-from amgc.model.changes import ProgressCallback
-from amgc.model.folder import ModelError
-from amgc.model.inputs import Given, ImageError, Input
-from amgc.model.manifest import normal
-from amgc.model.state import FixedHead, State
+from amgc import files, tensor_files
+from amgc.core import packed
+from amgc.core.linear import Linear
+from amgc.core.typical import Typicality
+from amgc.features.lite_arrays import LiteArrays
+from amgc.features.lite_layout import VARIANTS
+from amgc.model.folder import Folder, ModelError
+from amgc.model.inputs import Frame, Given, ImageError, Input, images_from
+from amgc.model.manifest import CLASSES, Manifest, normal
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from amgc.model.state import State
+
+UNKNOWN = "unknown"
+MOST = 32  # images; importing torch takes about as long as these, and it is faster for more of them (benchmarks/start.py)
 BINS = 15  # of confidence, for calibration
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most likely classes of an image.
+
+    labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
+    fit : how typical the image is of the first class: approximately the share of images of known classes that are less
+        typical of their own class. Near 0 for most images of something else, but not for every image of a new class among
+        similar ones. None if there are too few images, or no class statistics, to estimate it.
+    rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
+    source : path or number of the image.
+    """
+
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    fit: float | None
+    rejected: bool = False
+    source: str = ""
+
+    @property
+    def label(self) -> str:
+        """The most likely class, whether the image was rejected or not."""
+        return self.labels[0]
+
+    @property
+    def answer(self) -> str:
+        """The most likely class, or "unknown" if the image was rejected."""
+        return UNKNOWN if self.rejected else self.labels[0]
+
+    def to_json(self) -> dict[str, Any]:
+        pairs = [{"label": label, "probability": p} for label, p in zip(self.labels, self.probabilities, strict=True)]
+        about = {"source": self.source, "answer": self.answer, "rejected": self.rejected, "fit": self.fit}
+        return about | {"classes": pairs}
+
+
+def check_request(top: int, reject: float | None) -> None:
+    """Raise ValueError for arguments of `Model.predict` that are out of range."""
+    if top < 1 or (reject is not None and not 0 <= reject <= 1):
+        raise ValueError(f"top must be at least 1 and reject from 0 to 1; got top={top}, reject={reject}.")
 
 
 def check_can_predict(state: State, top: int, reject: float | None) -> None:
@@ -26,7 +79,7 @@ def check_can_predict(state: State, top: int, reject: float | None) -> None:
     if state.classifier is None:
         raise ModelError("the model has no classes yet; learn some first.")
     check_request(top, reject)
-    if reject is not None and isinstance(state.classifier, FixedHead):
+    if reject is not None and state.fixed:
         raise ModelError("this model cannot reject: it was created from a trained head and has no class statistics.")
 
 
@@ -41,12 +94,92 @@ def predict(state: State, images: Sequence[Input], top: int, reject: float | Non
 
 def classify(state: State, features: Tensor, sources: Sequence[str], top: int, reject: float | None) -> list[Prediction]:
     """Return the predictions for features (n, d) of images with these names."""
-    classifier, array = state.classifier, features.numpy()
-    assert classifier is not None
-    far, fits = state.extractor.far if isinstance(state.extractor, Extractor) else None, None
-    if not isinstance(classifier, FixedHead) and classifier.typical(far) is not None:
-        fits = classifier.typicality(array, far=far)
-    return predictions(classifier.classes_, classifier.predict_proba(array), fits, sources, top, reject)
+    assert state.classifier is not None
+    array = features.numpy()
+    return _predictions(
+        state.classifier.classes_, state.classifier.predict_proba(array), state.fits(array), sources, top, reject
+    )
+
+
+def _predictions(
+    classes: NDArray[Any],
+    shares: NDArray[np.float64],
+    fits: NDArray[np.float64] | None,
+    sources: Sequence[str],
+    top: int,
+    reject: float | None,
+) -> list[Prediction]:
+    """Return predictions from probabilities (n, K) of the classes (K,) and fits (n,). sources (n,) : names of the images."""
+    names = [str(name) for name in classes.tolist()]
+    order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
+    found = []
+    for at, (source, fit) in enumerate(zip(sources, [None] * len(sources) if fits is None else fits.tolist(), strict=True)):
+        labels = tuple(names[place] for place in order[at])
+        values = tuple(float(shares[at, place]) for place in order[at])
+        rejected = reject is not None and fit is not None and fit < reject
+        found.append(Prediction(labels, values, fit, rejected, source))
+    return found
+
+
+# ---- without torch ---------------------------------------------------------------------------------------------------
+
+
+def predict_few(
+    path: str | os.PathLike[str], images: Given, top: int, reject: float | None
+) -> list[Prediction | ImageError] | None:
+    """Return the same as `Model.predict_each`, up to rounding, for a few images; None if torch is needed.
+
+    It is needed for many images, for features that only torch computes, for models with a privacy budget, and for models that
+    do not store what is typical: there are too few images to tell, or the model is of an earlier version of amgc.
+    """
+    check_request(top, reject)
+    folder = Folder(path)
+    if folder.manifest().features.name not in VARIANTS or len(given := images_from(images)) > MOST:
+        return None
+    parts = folder.read(lambda manifest: _read(folder, manifest))
+    if parts is None:
+        return None
+    network, frame, linear, typicality = parts
+    found: dict[int, Prediction | ImageError] = {}
+    features: dict[int, NDArray[np.float32]] = {}
+    for row, pixels in enumerate(frame.each(given)):
+        if isinstance(pixels, ImageError):
+            found[row] = pixels
+        else:
+            features[row] = network.features(pixels)
+    if features:
+        array = np.stack([*features.values()])
+        scores = linear.scores(array)
+        shares, fits = linear.probabilities(scores), typicality(array, linear.rows[scores.argmax(1)])
+        names = [given[row].name for row in features]
+        found |= zip(features, _predictions(linear.classes, shares, fits, names, top, reject), strict=True)
+    return [found[row] for row in sorted(found)]
+
+
+def _read(folder: Folder, manifest: Manifest) -> tuple[LiteArrays, Frame, Linear, Typicality] | None:
+    """Read the parts of a model that predictions need. Returns None if torch is needed to predict."""
+    if manifest.private or not manifest.classes:
+        return None
+    path = folder.checked(manifest.files["classes"])
+    header, arrays = tensor_files.read_arrays(path, CLASSES)
+    try:
+        about, arrays = header["classifier"], tensor_files.without("classifier/", arrays)
+        if (solved := packed.read(about, arrays)) is None:
+            return None
+        if packed.class_counts(about, arrays) != manifest.classes:
+            raise ValueError("its classes are not those of the manifest")
+        network, dim = LiteArrays.read(folder.checked(manifest.files["extractor"])), solved[0].coef.shape[1]
+        if network is not None and network.layout.dim != dim:
+            raise ValueError(f"it has {dim} features, the extractor {network.layout.dim}")
+    except files.MISFITS as error:
+        raise files.misfit(path, error) from error
+    if network is None:
+        return None
+    channels, side, _ = network.image_shape
+    return network, Frame(side, manifest.image.scale or side, channels), *solved
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -125,29 +258,6 @@ class Evaluation:
         return about | ({} if self.reject is None else {"rejected": known, "rejected_unseen": others})
 
 
-def joined(parts: Sequence[Evaluation]) -> Evaluation:
-    """Return the evaluations of several batches of images by one model as one."""
-    first = parts[0]
-    unseen: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.unseen.items():
-            unseen[name] = unseen.get(name, 0) + count
-
-    def array(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return replace(
-        first,
-        confusion=np.sum([part.confusion for part in parts], axis=0),
-        confidence=array("confidence"),
-        correct=array("correct"),
-        fit=array("fit"),
-        unseen_fit=array("unseen_fit"),
-        unseen=unseen,
-        skipped=tuple(one for part in parts for one in part.skipped),
-    )
-
-
 def _or_none(share: float) -> float | None:
     return None if np.isnan(share) else share
 
@@ -167,13 +277,16 @@ def labelled(
         given = read(images)
     if len(given) != len(labels):
         raise ValueError(f"there are {len(given)} images but {len(labels)} labels.")
-    return given, [normal(label) for label in labels]
+    return given, list(labels)
 
 
 def evaluate(
-    state: State, images: Sequence[Input], labels: Sequence[str], reject: float | None, progress: ProgressCallback | None
+    state: State,
+    batches: Iterable[tuple[Sequence[Input], Sequence[str]]],
+    reject: float | None,
+    progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Compare predictions with labels."""
+    """Compare predictions with labels, which are given batch by batch. `progress` is called with the number of images done."""
     check_can_predict(state, 1, reject)
     classes = tuple(state.manifest.classes)
     index = {name: place for place, name in enumerate(classes)}
@@ -182,7 +295,8 @@ def evaluate(
     others: list[float] = []
     unseen: dict[str, int] = {}
     skipped: list[tuple[str, str]] = []
-    for done, (answer, label) in enumerate(zip(predict(state, images, 1, reject), labels, strict=True), start=1):
+    pairs = (pair for images, labels in batches for pair in zip(predict(state, images, 1, reject), labels, strict=True))
+    for done, (answer, label) in enumerate(((answer, normal(label)) for answer, label in pairs), start=1):
         if isinstance(answer, ImageError):
             skipped.append((answer.path, answer.reason))
         else:
@@ -194,7 +308,7 @@ def evaluate(
                 others.append(fit)
                 unseen[label] = unseen.get(label, 0) + 1
         if progress is not None:
-            progress(done, len(images))
+            progress(done)
     table = np.array(known, dtype=np.float64).reshape(len(known), 3)
     return Evaluation(
         classes,

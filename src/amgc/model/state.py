@@ -28,7 +28,7 @@ from amgc.model import extractors
 from amgc.model.folder import Folder, ModelBusyError
 from amgc.model.info import Contents
 from amgc.model.inputs import Frame, Function, ImageError, Input, Vectors
-from amgc.model.manifest import CLASSES, FUNCTION, MANIFEST, VECTORS, Manifest
+from amgc.model.manifest import CLASSES, FUNCTION, MANIFEST, VECTORS, Features, ImageSize, Manifest
 
 FULL, LOWRANK = 768, 4096  # dimensions up to which a class stores its full covariance, or a low-rank one
 LARGEST_SIDE = 2048  # maximum image size in pixels; a batch of 16 such images takes 0.8 GB
@@ -102,7 +102,19 @@ class State:
         """The image size and channels that the extractor expects."""
         assert isinstance(self.extractor, Extractor)
         channels, side, _ = self.extractor.image_shape
-        return Frame(side, self.manifest.image.get("scale") or side, channels)
+        return Frame(side, self.manifest.image.scale or side, channels)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the classifier is a trained head, which has no class statistics and cannot learn."""
+        return isinstance(self.classifier, FixedHead)
+
+    def fits(self, features: NDArray[Any]) -> NDArray[np.float64] | None:
+        """Return how typical features (n, d) are of their most likely classes, (n,); None if nothing is known."""
+        far = self.extractor.far if isinstance(self.extractor, Extractor) else None
+        if not isinstance(self.classifier, IncrementalClassifier) or self.classifier.typical(far) is None:
+            return None
+        return self.classifier.typicality(features, far=far)
 
     @property
     def checksum(self) -> str:
@@ -151,8 +163,8 @@ class State:
         def read(manifest: Manifest) -> State:
             entries, features = manifest.files, manifest.features
             extractor: Extractor | Vectors | None = None
-            if features["name"] in (VECTORS, FUNCTION):
-                extractor = Vectors(features["name"], features["dim"], function) if features["dim"] else None
+            if features.name in (VECTORS, FUNCTION):
+                extractor = Vectors(features.name, features.dim, function) if features.dim else None
             elif "extractor" in entries:
                 if previous is not None and previous.checksum == entries["extractor"].sha256:
                     extractor = previous.extractor
@@ -170,9 +182,9 @@ class State:
         undoable : whether to store the state before the change, for `undo`.
         """
         manifest, writers = self.manifest, {}
-        features, kept = dict(manifest.features), dict(manifest.files)
+        features, kept = manifest.features, dict(manifest.files)
         if (extractor := self.extractor) is not None:
-            features["dim"] = extractor.dim
+            features = replace(features, dim=extractor.dim)
             if isinstance(extractor, Extractor) and "extractor" not in kept:
                 writers["extractor"] = lambda path: save_extractor(path, extractor)
         if self.classifier is None:
@@ -224,9 +236,7 @@ def new_state(
         made["centre"] = privacy.centre
     if fewest > 1:
         made["fewest"] = fewest
-    about = {"name": name, "options": chosen, "given": given, "dim": None}
-    image = {"size": size, "scale": scale}
-    state = State(Manifest(made, about, image), function=function)
+    state = State(Manifest(made, Features(name, chosen, given), ImageSize(size, scale)), function=function)
     return state if extractor is None else with_extractor(state, extractor)
 
 
@@ -234,14 +244,14 @@ def fitted(state: State, first: Sequence[Input]) -> State:
     """Return the state with an extractor. If there is none yet, it is chosen for these images or fitted on them."""
     if state.extractor is not None:
         return state
-    features, size, seed = state.manifest.features, state.manifest.image["size"], int(state.manifest.made["seed"])
-    if features["name"] in (VECTORS, FUNCTION):
-        return with_extractor(state, Vectors.measure(features["name"], state.function, first))
-    name, options, seen = features["name"], features["options"], extractors.look(first)
+    features, size, seed = state.manifest.features, state.manifest.image.size, int(state.manifest.made["seed"])
+    if features.name in (VECTORS, FUNCTION):
+        return with_extractor(state, Vectors.measure(features.name, state.function, first))
+    name, options, seen = features.name, features.options, extractors.look(first)
     if not name:
         name, why = extractors.choose(seen, size)
         options = extractors.defaults(name)
-        chosen = features | {"name": name, "options": options, "why": why}
+        chosen = replace(features, name=name, options=options, why=why)
         state = replace(state, manifest=replace(state.manifest, features=chosen))
     if name == "patches":
         options, size = extractors.adapt(options, size, seen)
@@ -261,14 +271,13 @@ def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
     elif form is None:
         form = "full" if extractor.dim <= FULL else "lowrank"
     size = extractor.image_shape[1] if isinstance(extractor, Extractor) else None
-    image: dict[str, int | None] = {**manifest.image, "size": size}
     made = manifest.made | {"classifier": {"covariance": form}}
     if privacy := made.get("privacy"):
         centre = made.pop("centre")
         if centre is None and isinstance(extractor, Extractor):
             centre = extractors.public_centre(extractor)
         made["classifier"] |= privacy | {"centre": centre}
-    return replace(state, extractor=extractor, manifest=replace(manifest, image=image, made=made))
+    return replace(state, extractor=extractor, manifest=replace(manifest, image=replace(manifest.image, size=size), made=made))
 
 
 def _packed(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -292,7 +301,7 @@ def _write_classes(path: Path, state: State) -> None:
 
 def _check_parameters(path: Path, manifest: Manifest) -> None:
     """Raise FileFormatError if the manifest has parameters for new classes that no classifier has."""
-    chosen, dim = manifest.made.get("classifier") or {}, manifest.features["dim"]
+    chosen, dim = manifest.made.get("classifier") or {}, manifest.features.dim
     try:
         check_parameters(**IncrementalClassifier(**chosen).parameters())
         if dim is not None and chosen.get("centre") is not None and len(chosen["centre"]) != dim:

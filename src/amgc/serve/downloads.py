@@ -46,7 +46,7 @@ def check_replacement(now: State, other: State) -> None:
     if nouns[0] != nouns[1]:
         raise ApiError(422, f"The file is a model of {nouns[1]}s, and this server takes {nouns[0]}s. Serve its folder instead.")
     features = other.manifest.features
-    if features["name"] == FUNCTION and features["given"] != now.manifest.features["given"]:
+    if features.name == FUNCTION and features.given != now.manifest.features.given:
         raise ApiError(422, "The features of that model are computed by a Python function, which this server does not have.")
 
 

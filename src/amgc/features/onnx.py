@@ -1,9 +1,4 @@
-"""An ONNX graph under construction, and the part of it from images to features.
-
-Images are resized exactly as Pillow does it. Its bilinear resizing is two matrix products, first across, then down. The weights
-are a triangle as wide as the factor by which the image shrinks, rounded to 22 bits; each product is rounded to integers. All of
-this is exact in float64. The weights depend on the size of the image, so they are computed in the graph.
-"""
+"""Build an ONNX graph, and the part of it that computes features."""
 
 from __future__ import annotations
 
@@ -20,13 +15,13 @@ from torch import nn
 from amgc.features.extractor import Extractor
 from amgc.features.layers import Layers
 from amgc.features.patches import Patches
-from amgc.model.folder import ModelError
-from amgc.model.inputs import Frame
 
 Value: TypeAlias = float | np.ndarray | np.generic
 OPSET, IR = 20, 10  # as torch exports them; onnxruntime reads them since 1.17 (2024)
-BITS = 22  # Pillow's PRECISION_BITS
-GREY, GREY_BITS = (19595, 38470, 7471), 16  # Pillow's weights of red, green and blue, in 65536ths
+
+
+class ExportError(ValueError):
+    """A network cannot be exported."""
 
 
 def import_onnx() -> ModuleType:
@@ -71,42 +66,6 @@ class Graph:
         self.nodes += inner.node
         self.constants += inner.initializer
         return str(inner.output[0].name)
-
-
-def resized(graph: Graph, images: str, frame: Frame) -> str:
-    """Resize and crop uint8 images (n, height, width, 3) as `Frame.pixels` does, to float64 (n, channels, side, side)."""
-    shape = graph.add("Shape", images)
-    height, width = (graph.add("Gather", shape, np.int64(axis)) for axis in (1, 2))
-    shorter = graph.add("Min", height, width)
-    down, across = (_weights(graph, length, shorter, frame) for length in (height, width))
-    pixels = graph.cast(graph.add("Transpose", images, perm=[0, 3, 1, 2]), np.float64)
-    pixels = _rounded(graph, graph.add("MatMul", pixels, graph.add("Transpose", across, perm=[1, 0])), BITS)
-    pixels = _rounded(graph, graph.add("MatMul", down, pixels), BITS)
-    if frame.channels == 1:
-        weighted = graph.add("Mul", pixels, np.array(GREY, np.float64).reshape(3, 1, 1))
-        pixels = _rounded(graph, graph.add("ReduceSum", weighted, np.array([1])), GREY_BITS)
-    return pixels
-
-
-def _weights(graph: Graph, length: str, shorter: str, frame: Frame) -> str:
-    """Return the weights (side, length) of resizing and cropping along one axis, times 2^BITS."""
-    new_length = graph.add("Div", graph.add("Mul", length, np.int64(frame.scale)), shorter)
-    edge = graph.add("Mul", graph.cast(graph.add("Sub", new_length, np.int64(frame.scale)), np.float64), 0.5)
-    first = graph.add("Add", graph.add("Round", edge), float(round((frame.scale - frame.side) / 2.0)))
-    pixels = graph.cast(graph.add("Range", np.int64(0), length, np.int64(1)), np.float64)
-    factor = graph.add("Div", graph.cast(length, np.float64), graph.cast(new_length, np.float64))
-    place = graph.add("Add", first, np.arange(frame.side)[:, None] + 0.5)
-    centre = graph.add("Mul", place, factor)
-    distance = graph.add("Abs", graph.add("Add", graph.add("Sub", pixels, centre), 0.5))
-    reach = graph.add("Div", 1.0, graph.add("Max", factor, 1.0))
-    weight = graph.add("Max", graph.add("Sub", 1.0, graph.add("Mul", distance, reach)), 0.0)
-    share = graph.add("Div", weight, graph.add("ReduceSum", weight, np.array([1])))
-    return graph.add("Floor", graph.add("Add", graph.add("Mul", share, 2.0**BITS), 0.5))
-
-
-def _rounded(graph: Graph, sums: str, bits: int) -> str:
-    """Divide by 2^bits and round to integers."""
-    return graph.add("Floor", graph.add("Add", graph.add("Mul", sums, 2.0**-bits), 0.5))
 
 
 def features(graph: Graph, pixels: str, extractor: Extractor) -> str:
@@ -217,7 +176,7 @@ def _network(graph: Graph, images: str, network: nn.Module, shape: tuple[int, in
         raise ImportError(f"exporting a network needs onnxscript: pip install 'amgc[onnx]' ({error}).") from error
     except Exception as error:  # anything in the network that torch cannot export
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"torch cannot export the network {name}: {reason}") from error
+        raise ExportError(f"torch cannot export the network {name}: {reason}") from error
     finally:
         log.setLevel(before)
     assert made is not None
