@@ -7,8 +7,8 @@
     python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
 
 One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. Several machines and sessions
-can fill the table: `--print` also keeps rows of benchmarks/results/bench.txt whose runs are elsewhere, if bench.toml had the
-same settings for the method then. docs/bench.md says what is comparable with published numbers.
+can fill the table: rows of benchmarks/results/bench.txt whose runs are elsewhere stay, if bench.toml had the same settings for
+the method then. docs/bench.md says what is comparable with published numbers.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ def earlier() -> dict[tuple[str, int], tuple[int, str]]:
                 count, commits = [*made.split(", "), ""][:2]
                 if count.isdigit() and all(settings(name, commit) == settings(name) for commit in commits.split()):
                     found[name, int(heading[1])] = int(count), aligned(columns, made)
+                elif count.isdigit():
+                    print(f"{name}, T = {heading[1]}: left out; its settings have changed since {commits}", file=sys.stderr)
     return found
 
 
@@ -175,7 +177,7 @@ def main() -> None:
         if failed:
             sys.exit(failed)
     with kept("bench"):
-        show(chosen.out, methods)
+        show(chosen.out, METHODS)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
     python benchmarks/compensation.py                        # digits, five tasks, three seeds; a minute or two
     python benchmarks/compensation.py --cifar --root DATA    # CIFAR-100 at the budget of bench.toml, one seed; half an hour
+    python benchmarks/compensation.py --cifar --root DATA --start runs/bench/bench-t10-s199[345]/sdc    # three seeds
     python benchmarks/compensation.py --quick                # digits, one epoch, one seed; nothing is kept
 
 All rows of a seed have the same network, because none of them changes its training: only what is stored of old classes and the
 classifier differ. `none` never moves statistics, `mean` moves means by the drift of the new images near them, `linear` maps
 means and covariances. λ is AMGC's margin (VE). The rows of LDC are runs of their own, with the same training. CIFAR-100 has no
-rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start` takes the training from a run of
-it: that of task 1 from runs/bench/bench-t10-s1993/ncm, that of all tasks from …/sdc.
+rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start` takes the training from runs of
+it with other seeds, ten tasks each: that of task 1 from …/ncm, that of all tasks from the first of sdc, adc, ldc, dpcr and
+amgc-drift that was run.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import os
 import statistics
 import tempfile
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +36,7 @@ from amgc.methods.contract import Features, Task, TaskImages
 from amgc.methods.lwf import LwF
 from amgc.methods.registry import find, method
 from amgc.options import merged
+from amgc.runs import load_run
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "class means, not moved": ("adc", {"steps": 0, "nearest": 1, "still": True}),
@@ -138,7 +142,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--cifar", action="store_true", help="CIFAR-100 at the budget of bench.toml")
     arguments.add_argument("--root", help="folder of cifar-100-python")
-    arguments.add_argument("--start", help="a run of bench.py with the same seed, whose training is taken")
+    arguments.add_argument("--start", nargs="+", default=[], help="runs of bench.py, one for each seed: take their training")
     arguments.add_argument("--precision", default="32-true", help="on CIFAR-100: 32-true or bf16-mixed")
     arguments.add_argument("--quick", action="store_true")
     chosen = arguments.parse_args()
@@ -147,13 +151,14 @@ def main() -> None:
     preset, seeds, ldc = "digits", [0, 1, 2], LDC
     if chosen.cifar:
         preset, seeds, ldc = str(Path(__file__).with_name("bench.toml")), [1993], {}
+        seeds = [load_run(start).config["seed"] for start in chosen.start] or seeds
         Many.chosen = {name: row for name, row in ROWS.items() if name != "adc"}
     short = {"first": {"epochs": 1}, "later": {"epochs": 1}} if chosen.quick else {}
     torch.set_num_threads(torch.get_num_threads() if chosen.cifar else 1)
     with kept("compensation_cifar" if chosen.cifar else "compensation"):
         curves = [
-            measured(preset, seed, short, ldc, start=chosen.start, precision=chosen.precision)
-            for seed in seeds[: 1 if chosen.quick else None]
+            measured(preset, seed, short, ldc, start=start, precision=chosen.precision)
+            for seed, start in list(zip_longest(seeds, chosen.start))[: 1 if chosen.quick else None]
         ]
         preset = Path(preset).stem
         print(f"{preset}, {chosen.precision}, seeds {', '.join(map(str, seeds))}: LA, AIA in percent")

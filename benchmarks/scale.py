@@ -88,8 +88,8 @@ def photos(folder: Path, quick: bool) -> list[str]:
 
 def workers(flags: Flags) -> None:
     with kept("scale_workers"), tempfile.TemporaryDirectory() as place:
-        given = photos(Path(place), flags.quick)
-        shards = file_shards({"all": given}, 3 if flags.quick else 25)
+        given = photos(Path(place), flags.quick) * (1 if flags.quick else 4)  # copies count again in another shard
+        shards = file_shards({"all": given}, 3 if flags.quick else 100)
         rates: dict[int, list[float]] = {1: [], 2: []}
         walls: dict[int, list[float]] = {1: [], 2: []}
         for turn in range(1 if flags.quick else TURNS):
@@ -109,7 +109,7 @@ def workers(flags: Flags) -> None:
                 rates[jobs].append(steady * len(given) / len(shards) / (marks[-1] - marks[jobs - 1]))
         assert model.state.extractor is not None
         dim = model.state.extractor.dim
-        print(f"== workers: {len(given)} photographs in {len(shards)} shards, lite0, one thread a worker, {TURNS} turns")
+        print(f"== workers: {len(given):,} photographs in {len(shards)} shards, lite0, one thread a worker, {TURNS} turns")
         print(f"  features   {dim}")
         for jobs, found in rates.items():
             low, high = min(found), max(found)

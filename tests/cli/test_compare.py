@@ -139,12 +139,12 @@ def test_task_1_is_trained_once_where_it_is_the_same(here):
 
 
 def test_methods_that_train_alike_in_all_tasks_train_once(here):
-    """LwF itself has another weight of the distillation. SDC starts from the first that has trained task 1."""
-    assert main(["compare", "finetune", "sdc", "lwf", "dpcr", *DIGITS]) == 0
+    """LwF itself has another weight of the distillation. SDC starts from the first that has task 1, and keeps all tasks."""
+    assert main(["compare", "finetune", "sdc", "lwf", "dpcr", "amgc-drift", *DIGITS]) == 0
     place = Path("x/digits-t2-s1993")
-    starts = {name: run_config(str(place / name))["machine"]["start"] for name in ("sdc", "lwf", "dpcr")}
-    first = str((place / "finetune").resolve())
-    assert starts == {"sdc": first, "lwf": first, "dpcr": str((place / "sdc").resolve())}
+    starts = {name: run_config(str(place / name))["machine"]["start"] for name in ("sdc", "lwf", "dpcr", "amgc-drift")}
+    first, all_tasks = (str((place / name).resolve()) for name in ("finetune", "sdc"))
+    assert starts == {"sdc": first, "lwf": first, "dpcr": all_tasks, "amgc-drift": all_tasks}
     assert [path.parent.name for path in place.glob("*/task-2.safetensors")] == ["sdc"]
 
 

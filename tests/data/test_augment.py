@@ -264,3 +264,14 @@ def test_features_pass_as_they_are() -> None:
     augment = Augment.of(Dataset(features, features, ("a", "b"), "npz:f"))
     x = features.take([0, 3])
     assert torch.equal(augment(x, seeded(0)), x) and torch.equal(augment.plain(x), x)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_normalise_is_the_formula_and_leaves_the_images_as_they_are(channels: int) -> None:
+    mean, std = (0.5, 0.25, 0.1), (0.2, 0.3, 0.4)
+    images = torch.rand(2, channels, 4, 5) * 255
+    before = images.clone()
+    found = normalise(images, mean, std)
+    centre, spread = (torch.tensor(one, dtype=torch.float64)[:, None, None] for one in (mean, std))
+    torch.testing.assert_close(found.double(), (before.double() / 255 - centre) / spread, rtol=1e-5, atol=1e-5)
+    assert torch.equal(images, before)

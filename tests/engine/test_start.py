@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import tiny
 
+from amgc import tensor_files
 from amgc.engine.run import resume, run
+from amgc.engine.sharing import KIND
 from amgc.engine.watch import Stopped, Watch
 from amgc.files import FileFormatError
 from amgc.methods.contract import Task
+from amgc.methods.registry import find
 
 pytestmark = pytest.mark.cpus
 
@@ -127,6 +130,34 @@ def test_methods_of_one_family_share_the_training_of_all_tasks_bit_identically(m
     assert listen.trained == ([1, 2] if method == "ldc" else [])
     assert [line["correct"] for line in taken] == [line["correct"] for line in own]
     assert all(line["seconds"]["train"] > 0 for line in taken)
+
+
+def test_what_a_run_with_a_second_stage_keeps_is_that_of_the_first(kept: Path, tmp_path: Path) -> None:
+    """The steps, losses and seconds of the second stage are LDC's own."""
+    given = run(config("ldc", machine={"keep_tasks": True}), tmp_path / "ldc", dataset=tiny.images())
+    for task in (1, 2, 3):
+        (one, tensors), (other, others) = (
+            tensor_files.read(folder / f"task-{task}.safetensors", KIND) for folder in (kept, tmp_path / "ldc")
+        )
+        assert other.pop("seconds") < given[task - 1]["seconds"]["train"] or task == 1
+        assert other == {name: value for name, value in one.items() if name != "seconds"}
+        tiny.assert_equal(tensors, others)
+
+
+@pytest.mark.parametrize("changed", ["old_scores", "views", "trains_network"])
+def test_a_method_that_trains_with_code_of_its_own_shares_only_task_1(
+    changed: str, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if it inherits `begin` and `loss`."""
+    base = find("dpcr").kind
+    own = {"views": lambda self, images, labels, generator: (images, labels)}.get(changed) or (
+        lambda self, *arguments: getattr(base, changed)(self, *arguments)
+    )
+    own.__qualname__ = f"Own.{changed}"
+    tiny.variant(monkeypatch, "dpcr", **{changed: own})
+    listen = Listen()
+    run(config("dpcr", kept), tmp_path, listen, tiny.images())
+    assert listen.trained == [1, 2]
 
 
 def test_a_shared_second_stage_that_is_interrupted_resumes_bit_identically(kept: Path, tmp_path: Path) -> None:

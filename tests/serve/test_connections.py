@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -94,6 +95,26 @@ def predicting(monkeypatch) -> Iterator[tuple[threading.Semaphore, threading.Eve
     monkeypatch.setattr(batching, "classify", waiting)
     yield begun, release
     release.set()
+
+
+def test_answers_are_sent_at_once():
+    """Without TCP_NODELAY, the body of an answer waits until the client has acknowledged its header: 40 ms on Linux."""
+    found: list[int] = []
+
+    async def accept() -> None:
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            found.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with server.bind("127.0.0.1", 0) as bound:
+            async with await asyncio.start_server(accepted, sock=bound):
+                reader, writer = await asyncio.open_connection(*bound.getsockname())
+                await reader.read()
+                writer.close()
+
+    asyncio.run(accept())
+    assert found
+    assert found[0] != 0
 
 
 @pytest.mark.parametrize("limit", ["MOST", "MOST_OF_CLIENT"])

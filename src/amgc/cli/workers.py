@@ -64,22 +64,18 @@ class Workers:
 
 def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
     """Yield lines with the estimated time, and the memory of each worker and of this process."""
-    import torch
-
+    from amgc.core.threads import one_thread
     from amgc.distributed.learn import driver_memory, worker_memory
     from amgc.distributed.worker import first_images
     from amgc.features.extractor import Extractor
 
     if isinstance(state.extractor, Extractor):
-        given, threads = first_images(shards, TIMED), torch.get_num_threads()
-        torch.set_num_threads(1)  # as a worker has
-        try:
+        given = first_images(shards, TIMED)
+        with one_thread():  # as in a worker
             list(state.encoded(given[:2]))  # the first batch is slower
             start = time.perf_counter()
             list(state.encoded(given))
             rate = len(given) / max(time.perf_counter() - start, 1e-9)
-        finally:
-            torch.set_num_threads(threads)
         images = sum(shard.size for shard in shards)
         if shards[0].unit == "bytes":
             images = round(images * len(given) / max(sum(len(one.source) for one in given), 1))

@@ -154,8 +154,8 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     Images of one channel are repeated to as many as there are means.
     """
     centre, spread = torch.tensor([mean, std], dtype=torch.float32, device=images.device)[:, :, None, None]
-    scaled: Tensor = images * (1 / (255 * spread))
-    return scaled.sub_(centre / spread)
+    scaled = images.expand(-1, len(mean), -1, -1).to(torch.float32, copy=True)
+    return scaled.mul_(1 / (255 * spread)).sub_(centre / spread)  # in place: new memory would take most of the time
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:

@@ -13,8 +13,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from amgc.data.shards import Shard
 from amgc.distributed.worker import TRIES, Job, Worker
 from amgc.model.folder import ModelError
@@ -25,16 +23,12 @@ _WORKER: Worker | str = ""  # of this process, if it is one of a pool; or why it
 
 
 def here(job: Job, shards: Sequence[tuple[int, Shard]]) -> Iterator[Result]:
-    """Compute the parts one after another in this process, with one thread."""
+    """Compute the parts one after another in this process."""
     if not shards:
         return
-    before = torch.get_num_threads()
-    try:
-        worker = Worker(job)
-        for number, shard in shards:
-            yield number, worker(shard)
-    finally:
-        torch.set_num_threads(before)
+    worker = Worker(job)
+    for number, shard in shards:
+        yield number, worker(shard)
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class LocalProcesses:
             pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"), _begin, (job,))
             try:
                 while waiting or suspects or running:
-                    source, most = (suspects, 1) if suspects else (waiting, self.jobs)
+                    source, most = (suspects, 1) if suspects else (waiting, self.jobs + 1)  # no worker waits for the driver
                     while source and len(running) < most:
                         number, shard = source.popleft()
                         running[pool.submit(_work, shard)] = number, shard

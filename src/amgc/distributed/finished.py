@@ -132,14 +132,15 @@ class Finished:
             return None
 
     def tidy(self, merged: Merged, *, always: bool = False) -> None:
-        """Replace the files of merged parts by their sum, if they take at least as much space."""
+        """Replace the files of merged parts by their sum, if they take at least as much space as the last sum did."""
         parts = [path for path in self.folder.glob("part-*.safetensors") if path.name < self.part(merged.done).name]
-        size = self.in_memory + sum(path.stat().st_size for path in parts)
-        if (always or (size and size >= merged.statistics.nbytes)) and hides_images(merged.statistics):
-            merged.write(self.folder / MERGED)
+        size, path = self.in_memory + sum(part.stat().st_size for part in parts), self.folder / MERGED
+        last = path.stat().st_size if path.exists() else 0
+        if (always or (size and size >= last)) and hides_images(merged.statistics):
+            merged.write(path)
             self.in_memory = 0
-            for path in parts:
-                path.unlink()
+            for part in parts:
+                part.unlink()
 
 
 @contextmanager

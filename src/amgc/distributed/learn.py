@@ -18,6 +18,8 @@ from amgc.core.incremental import IncrementalClassifier
 from amgc.core.scatter import ROWS
 from amgc.core.spread import Spread
 from amgc.core.statistics import ClassStatistics
+from amgc.core.threads import one_thread
+from amgc.core.within import DRAWS
 from amgc.data.shards import Shard, ShardError
 from amgc.distributed.executors import here
 from amgc.distributed.finished import Finished, Merged, only_driver, remove
@@ -35,6 +37,7 @@ OnBadShard = Literal["error", "skip"]
 PROCESS = 350 << 20  # bytes of a process with torch imported, measured on Linux
 IMAGE = 1 << 20  # bytes of an encoded image, generously
 COPIES = 4  # of the statistics of single classes in a worker, measured with benchmarks/scale.py --only memory
+TABLES = 10  # of scores of draws for all classes, with which the driver calibrates; measured in the same way
 ACTIVATIONS = 40  # times the pixels of a batch, in float32: what a network holds at a time
 
 
@@ -90,7 +93,8 @@ def learn_shards(
             remove(model.path)
             raise ModelError("these shards were learned already: an earlier call was stopped after it had added them.")
         finished.begin()
-        merged = merge_shards(state, job, shards, finished, executor, progress, on_bad_shard)
+        with one_thread():  # the workers use the cores
+            merged = merge_shards(state, job, shards, finished, executor, progress, on_bad_shard)
         lesson = _lesson(state, merged)
         with model.locked() as now:
             if now.checksum != state.checksum:
@@ -224,12 +228,13 @@ def worker_memory(state: State, classes: int = CHUNK) -> int:
 
 
 def driver_memory(state: State, classes: int) -> int:
-    """Return the bytes of the driver for this number of classes: the sum in float64, one part, and the model's statistics."""
-    return (
-        PROCESS
-        + sum(_statistics_bytes(state, classes, torch.float64))
-        + 3 * sum(_statistics_bytes(state, classes, torch.float32))
-    )
+    """Return the bytes of the driver for this number of classes.
+
+    They are those of the process, the sum in float64 (twice float32), one part, the model's statistics and a copy of them, what
+    a solve needs of a shared matrix, and what calibration computes.
+    """
+    each, matrix = _statistics_bytes(state, classes, torch.float32)
+    return PROCESS + 5 * each + 8 * matrix + TABLES * 8 * DRAWS * classes
 
 
 def _statistics_bytes(state: State, classes: int, dtype: torch.dtype) -> tuple[int, int]:

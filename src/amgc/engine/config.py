@@ -18,6 +18,10 @@ from amgc.registry import absolute_name, check_trusted, split_name
 from amgc.runs.folder import RUN, RunError, RunFolder
 
 MOST = 10_000  # threads, and processes
+# Functions of a method that decide the training of network and head, and some that do not.
+TRAINING = {"phase", "begin", "loss", "trainable", "trains_network", "network_copy", "views", "repeats", "trains"}
+TRAINING |= {"parameter_groups", "begin_epoch"}
+AFTER_TRAINING = {"end", "scores", "collect"}
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 
 
@@ -148,7 +152,9 @@ def training_key(config: Config) -> dict[str, Any] | None:
         return None
     hyper = identity(config)["hyper"]
     key = {name: hyper[name] for name in kind.same_training} | {"later": deciding(hyper["later"])}
-    code = [getattr(kind, name) for name in ("phase", "begin", "loss", "trainable")]
+    family = next(base for base in kind.__mro__ if "same_training" in vars(base))  # its helpers may be part of the training
+    own = {name for name, value in vars(family).items() if callable(value) and not name.startswith("__")}
+    code = [getattr(kind, name) for name in sorted(own - AFTER_TRAINING | TRAINING) if hasattr(kind, name)]
     return first_task_key(config) | key | {"code": [f"{part.__module__}.{part.__qualname__}" for part in code]}
 
 

@@ -28,7 +28,7 @@ from amgc.engine.observer import Observer
 from amgc.engine.processes import peak_memory
 from amgc.engine.seeding import generator
 from amgc.engine.session import Session
-from amgc.engine.training import train, train_second
+from amgc.engine.training import train
 from amgc.engine.watch import Stopped, TrainingError, TrainingProgress, Watch
 from amgc.methods.contract import Task
 from amgc.methods.optional import CollectsFromImages
@@ -103,16 +103,10 @@ def learn(session: Session, task: Task) -> None:
         method.begin(task, generator(session.config.seed, "begin", task.index))
         session.position.begun = True
     untouched = session.position.step == session.position.stage == 0
-    if untouched and sharing.reuses(session, task.index):
+    taken = untouched and sharing.reuses(session, task.index)
+    if taken:
         sharing.load(session, task.index)
-        if session.config.machine.keep_tasks:
-            sharing.keep(session, task.index)
-        train_second(session, task)
-        stopwatch.count("train")
-    else:
-        train(session, task)
-        stopwatch.count("train")
-        sharing.keep(session, task.index)
+    train(session, task, taken)
     if isinstance(method, CollectsFromImages):
         drawing = generator(session.config.seed, "collect", task.index)
         method.collect(task, ImagesOfTask(session.features, task), drawing)

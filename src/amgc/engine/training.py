@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from amgc.data import BatchRandom
+from amgc.engine import sharing
 from amgc.engine.features import ImagesOfTask
 from amgc.engine.seeding import generator, seed_torch, shuffled
 from amgc.engine.watch import TrainingError, TrainingProgress
@@ -28,31 +29,19 @@ if TYPE_CHECKING:
     from amgc.engine.session import Session
 
 
-def train(session: Session, task: Task) -> None:
-    """Train a task from `session.position` to its end, in one stage or two."""
-    position = session.position
-    if position.stage == 0:
-        first = Trainer(session, task, session.method.phase(task))
-        total = first.steps + second_steps(session, task)
-        session.watch.begin_task(task, len(session.stream), total, position.step)
-        train_stage(session, first, total)
-    else:
-        total = position.earlier + second_steps(session, task)
-        session.watch.begin_task(task, len(session.stream), total, position.earlier + position.step)
-    second_stage(session, task, total)
-
-
-def train_second(session: Session, task: Task) -> None:
-    """Train the second stage, if there is one, of a task whose first stage another run has trained."""
-    position, steps = session.position, second_steps(session, task)
-    if steps:
-        session.watch.begin_task(task, len(session.stream), position.step + steps, position.step)
-        second_stage(session, task, position.step + steps)
-
-
-def second_stage(session: Session, task: Task, total: int) -> None:
-    """Train the second stage of a task, if there is one; `total` is the number of steps of both stages."""
+def train(session: Session, task: Task, taken: bool = False) -> None:
+    """Train a task from `session.position` to its end, in one stage or two; `taken`: the first is taken from another run."""
     method, position, phase = session.method, session.position, second_phase(session.method, task)
+    first = None if taken or position.stage else Trainer(session, task, method.phase(task))
+    later = 0 if phase is None else phase.epochs * -(-len(session.features.training_images(task)) // phase.batch_size)
+    total = later + (first.steps if first else position.earlier if position.stage else position.step)
+    if first or later:
+        session.watch.begin_task(task, len(session.stream), total, position.earlier + position.step)
+    if first:
+        train_stage(session, first, total)
+    session.stopwatch.count("train")
+    if not position.stage and (not taken or session.config.machine.keep_tasks):
+        sharing.keep(session, task.index)
     if phase is None:
         return
     assert isinstance(method, TrainsTwice)
@@ -61,12 +50,7 @@ def second_stage(session: Session, task: Task, total: int) -> None:
         method.begin_second(task, ImagesOfTask(session.features, task), generator(session.config.seed, "second", task.index))
         position.stage, position.earlier, position.step = 1, position.step, 0
     train_stage(session, Trainer(session, task, phase, stage=1), total)
-
-
-def second_steps(session: Session, task: Task) -> int:
-    """Return the number of steps of the second stage of a task."""
-    phase = second_phase(session.method, task)
-    return 0 if phase is None else phase.epochs * -(-len(session.features.training_images(task)) // phase.batch_size)
+    session.stopwatch.count("train")
 
 
 def second_phase(method: Method[Any], task: Task) -> Phase | None:

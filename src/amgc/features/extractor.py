@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from amgc.core.threads import one_thread
 from amgc.features.registry import ImageShape, Options
 
 Preprocess: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (n, c, h, w) -> float (n, c, h, w), deterministic
@@ -168,10 +169,5 @@ def in_threads(function: Callable[..., None], calls: Sequence[tuple[Any, ...]], 
         with torch.inference_mode(inference), torch.no_grad(), torch.autocast("cpu", enabled=False):
             function(*arguments)
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(run, calls))
-    finally:
-        torch.set_num_threads(before)
+    with one_thread(), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(run, calls))

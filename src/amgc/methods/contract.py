@@ -182,8 +182,8 @@ class Method(Generic[H]):
     common_start : whether task 1 is trained by plain cross-entropy. Such methods can share the training of task 1.
     sees_old_data : whether each task trains on the images of all seen classes. Only `joint` does.
     same_training : names of the hyper-parameters that decide, with `first` and `later`, how network and head are trained.
-        Methods that inherit `begin` and `loss` share the training of all tasks if these settings are equal. A second stage must
-        not change network and head. Empty: the training is the method's own.
+        Methods that inherit all functions of the training share the training of all tasks if these settings are equal.
+        `__init__` and a second stage must not change network and head. Empty: the training is the method's own.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()

@@ -16,7 +16,7 @@ from amgc.methods.registry import find
 from amgc.options import decode
 from amgc.registry import is_file, split_name
 from amgc.runs import RunError, RunRecord, flat, load_run
-from amgc.runs.folder import FIRST_TASK, RUN
+from amgc.runs.folder import FIRST_TASK, RUN, TRAINED
 from amgc.text import plural
 
 VERSION = 1
@@ -52,6 +52,12 @@ class Cell:
     def first_task(self) -> Path:
         """The file with the training of task 1, from which other runs can start."""
         return self.folder / FIRST_TASK
+
+    @property
+    def keeps_tasks(self) -> bool:
+        """Whether the run has kept the training of all its tasks."""
+        run = self.record()
+        return run is not None and run.finished and (self.folder / TRAINED.format(len(run.sizes))).is_file()
 
     @property
     def can_share_start(self) -> bool:

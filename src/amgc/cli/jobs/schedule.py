@@ -105,7 +105,7 @@ def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]
             return
         if one.state == "waiting" and not must_wait(one, works):
             alike = [other for other in same_training(one, works) if other is not one]
-            able = [*(other for other in alike if other.state == "done"), *same_start(one, works)]
+            able = [other for other in alike if other.cell.keeps_tasks] or same_start(one, works)
             source = next((other for other in able if other.cell.first_task.is_file()), one)
             one.cell.write_plan()
             job = Job(
@@ -113,7 +113,7 @@ def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]
                 log=str(one.cell.log.resolve()),
                 start=None if source is one else str(source.cell.folder.resolve()),
                 cwd=os.getcwd(),
-                keep_tasks=any(other.state == "waiting" for other in alike),
+                keep_tasks=not source.cell.keeps_tasks and any(other.state == "waiting" for other in alike),
                 environment=environment,
                 trusted=one.cell.python_files,
             )
