@@ -225,8 +225,7 @@ class ClassStatistics:
             )
         if other is self:
             other = copy.deepcopy(other)
-        dtype = None if self.dtype == torch.float64 else self.dtype  # float32 fits into float64 as it is
-        where: Any = {"dtype": dtype, "device": self.device}
+        where: Any = {"dtype": None if self.dtype == torch.float64 else self.dtype, "device": self.device}  # float64 holds both
         names = self._spread.shapes()
         spreads = [{name: other._rows(name)[k].to(**where) for name in names} for k in range(len(other))]
         if self.form == "lowrank" and other.rank != self.rank:
@@ -294,9 +293,8 @@ class ClassStatistics:
         needed = len(self) + more
         for key, buffer in self._used.items():
             if needed > len(buffer):
-                grown = buffer.new_zeros(needed + len(self) // 4, *buffer.shape[1:])
+                grown = self._used[key] = buffer.new_zeros(needed + len(self) // 4, *buffer.shape[1:])
                 grown[: len(buffer)] = buffer
-                self._used[key] = grown
 
     def remove(self, label: Label) -> ClassStatistics:
         """Remove a class, as if its samples had never been added.
