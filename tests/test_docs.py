@@ -198,6 +198,12 @@ def test_every_page_is_in_the_navigation_of_the_site():
     assert {page.name for page in ROOT.glob("docs/*.md")} <= listed, "add the page to `nav` in mkdocs.yml"
 
 
+def test_the_architecture_page_names_every_module_of_core():
+    page = (ROOT / "docs/architecture.md").read_text().partition("## The modules of `core`")[2].partition("\n## ")[0]
+    modules = {path.name for path in (ROOT / "src/amgc/core").glob("*.py")} - {"__init__.py"}
+    assert set(re.findall(r"`(\w+\.py)`", page)) == modules
+
+
 def test_the_reference_has_every_public_name():
     listed = re.findall(r"^::: amgc\.(\w+)$", (ROOT / "docs/reference.md").read_text(), flags=re.M)
     assert sorted(listed) == amgc.__all__
