@@ -92,10 +92,10 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def shortened(names: Sequence[str], most: int = 5) -> str:
-    """Join the first names of a list.
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """Join the first few names of a list.
 
-    >>> shortened(list("abcdefg"))
+    >>> first_few(list("abcdefg"))
     'a, b, c, d, e and 2 more'
     """
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
@@ -107,4 +107,4 @@ def listing(labels: Sequence[object], most: int = 10) -> str:
     >>> listing(["cat", "dog"]), listing(range(12), most=2), listing([])
     ("'cat', 'dog'", '0, 1 and 10 more', 'none')
     """
-    return shortened([repr(label) for label in labels], most) or "none"
+    return first_few([repr(label) for label in labels], most) or "none"

@@ -11,7 +11,7 @@ from tyro.conf import arg
 from amgc.cli.errors import UsageError
 from amgc.data.shards import Shard, VectorShard, file_shards, is_source, open_source
 from amgc.data.vectors import LABEL, Split, by_class, is_vector_file, read_vectors
-from amgc.text import shortened
+from amgc.text import first_few
 
 if TYPE_CHECKING:
     from amgc.model import Model
@@ -126,7 +126,7 @@ def as_lines(left: Mapping[str, Sequence[str]], most: int | None = None) -> list
     ['a/.x (hidden)', '7: a, b, c, d, e, f, g (no images)']
     """
     counts = {reason: f"{len(names):,}: " if len(names) > 1 else "" for reason, names in left.items()}
-    return [f"{counts[reason]}{shortened(names, most or len(names))} ({reason})" for reason, names in left.items()]
+    return [f"{counts[reason]}{first_few(names, most or len(names))} ({reason})" for reason, names in left.items()]
 
 
 def _instead(left: Mapping[str, Sequence[str]]) -> str:

@@ -28,7 +28,7 @@ from amgc.cli.own_images import ModelFolder
 from amgc.cli.tyro_flags import several
 from amgc.cli.workers import On, Workers, has_finished, is_unfinished, learn_shards
 from amgc.data.shards import Shard
-from amgc.text import duration, plural, shortened
+from amgc.text import duration, first_few, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -166,7 +166,7 @@ def learn(
         lines.insert(1, f"Features: {used.name}, because {used.why}. --features chooses others.")
     unusable = [label for label in images if normal(label) not in learned.added]
     if unusable:
-        lines.append(f"Not learned, because none of their {manifest.noun}s could be used: {shortened(unusable)}")
+        lines.append(f"Not learned, because none of their {manifest.noun}s could be used: {first_few(unusable)}")
     show(*lines)
 
 
@@ -225,24 +225,24 @@ def describe_learned(learned: Learned, left_out: Sequence[str], manifest: Manife
         f"{learned.seconds:.1f} s ({rate:.0f} {noun}s/s); the model has {plural(known, 'class')}. No {noun} was stored."
     ]
     if learned.again:
-        lines.append(f"Known before, {noun}s added: {shortened(learned.again)}")
+        lines.append(f"Known before, {noun}s added: {first_few(learned.again)}")
     few = [name for name, count in learned.added.items() if count <= 2 and name not in learned.again]
     if few:
-        lines.append(f"Only one or two {noun}s, whose features follow from the stored statistics: {shortened(few)}")
+        lines.append(f"Only one or two {noun}s, whose features follow from the stored statistics: {first_few(few)}")
     if learned.animated:
         animated = plural(len(learned.animated), "animated image")
-        lines.append(f"Only the first frame of {animated} was used: {shortened(learned.animated)}")
+        lines.append(f"Only the first frame of {animated} was used: {first_few(learned.animated)}")
     if learned.skipped:
         lines.append(f"{plural(len(learned.skipped), noun)} could not be used:")
         lines += [f"  {path}: {reason}" for path, reason in learned.skipped]
     if learned.repeated:
         again = plural(len(learned.repeated), noun)
-        lines.append(f"{again} had the same pixels as another one of the class and counted once: {shortened(learned.repeated)}")
+        lines.append(f"{again} had the same pixels as another one of the class and counted once: {first_few(learned.repeated)}")
     if learned.learned_before:
         many, counts = plural(len(learned.learned_before), noun), "counts" if len(learned.learned_before) == 1 else "count"
         lines.append(
             f"{many} had probably been learned before, by the same class, and {counts} twice now (`amgc undo` undoes it): "
-            f"{shortened(learned.learned_before)}"
+            f"{first_few(learned.learned_before)}"
         )
     lines += [f"Left out: {text}" for text in left_out]
     return lines

@@ -29,7 +29,7 @@ from amgc.cli.inputs import (
 from amgc.cli.output import print_json, show, show_table
 from amgc.cli.own_images import ClassFolders, Json, ModelFolder
 from amgc.cli.tyro_flags import several
-from amgc.text import DASH, cell, percent, plural, shortened
+from amgc.text import DASH, cell, first_few, percent, plural
 
 if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
@@ -202,7 +202,7 @@ def write_summary(found: Evaluation, noun: str = "image") -> None:
         sure, error = percent(float(found.confidence.mean())), percent(found.calibration_error)
         show(f"Calibration: mean confidence {sure} %; expected calibration error {error} %")
     else:
-        show(f"No accuracy: no usable {noun} is of a class that the model knows ({shortened(found.classes)}).")
+        show(f"No accuracy: no usable {noun} is of a class that the model knows ({first_few(found.classes)}).")
     if found.unseen:
         names = ", ".join(list(found.unseen)[:WORST])
         show(f"Classes unknown to the model: {plural(sum(found.unseen.values()), noun)} ({names})")

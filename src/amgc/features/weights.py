@@ -19,7 +19,7 @@ from torch import Tensor
 from amgc import files, tensor_files
 from amgc.features.extractor import Extractor
 from amgc.features.registry import KIND, blank, extractors
-from amgc.text import shortened
+from amgc.text import first_few
 
 PLAIN = re.compile(r"[A-Za-z0-9_.]*")  # names of timm; not hf-hub:OWNER/NAME or local-dir:PATH
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their checkpoints
@@ -84,7 +84,7 @@ def _set(extractor: Extractor, path: str | os.PathLike[str], header: dict[str, A
     ]
     faults = [("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen)]
     if any(names for _, names in faults):
-        listed = "; ".join(f"{len(names)} {fault} ({shortened(names, 3)})" for fault, names in faults if names)
+        listed = "; ".join(f"{len(names)} {fault} ({first_few(names, 3)})" for fault, names in faults if names)
         raise ValueError(
             f"the weights in {os.fspath(path)!r} do not fit {extractor.name or type(extractor).__name__} with "
             f"{extractor.options}: {listed}. Choose the options that they were trained with, or another file."

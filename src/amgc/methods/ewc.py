@@ -122,10 +122,10 @@ class EWC(Method[EWCHyper]):
         squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         count = torch.zeros((), device=self.device)
 
-        def surprise(weights: Tensors, batch: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        def negative_log_likelihood(weights: Tensors, batch: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.cross_entropy(scores(weights, batch), labels, reduction="sum")
 
-        gradient = torch.func.grad(surprise)
+        gradient = torch.func.grad(negative_log_likelihood)
         each = torch.func.vmap(lambda one, label: gradient(weights, one[None], label[None]))
         for batch, labels in batches:
             if self.hyper.fisher == "batch":

@@ -57,14 +57,14 @@ class FeTrIL(Method[FeTrILHyper]):
         if self.task.is_first:
             return None
         start, means = self.task.new.start, class_means([(features, labels)], self.task.new).to(self.device)
-        lender = self.lenders(means)
-        users = [[start + n, *(lender == n).nonzero()[:, 0].tolist()] for n in range(len(means))]
+        similar = self.most_similar(means)
+        users = [[start + n, *(similar == n).nonzero()[:, 0].tolist()] for n in range(len(means))]
         most = max(map(len, users))
         self._targets = torch.tensor([row + [-1] * (most - len(row)) for row in users], device=self.device)
-        self._shift = torch.cat([self.mean - means[lender], torch.zeros_like(means)]).to(features.dtype)
+        self._shift = torch.cat([self.mean - means[similar], torch.zeros_like(means)]).to(features.dtype)
         return torch.tensor([len(row) for row in users])[labels - start]
 
-    def lenders(self, means: torch.Tensor) -> torch.Tensor:
+    def most_similar(self, means: torch.Tensor) -> torch.Tensor:
         """Return for each old class the most similar new class, given the means of the new ones: (old classes,)."""
         if self.hyper.similarity == "euclidean":
             return torch.cdist(self.mean, means, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
@@ -88,12 +88,12 @@ class FeTrIL(Method[FeTrILHyper]):
 
     def fit_svc(self, task: Task, features: torch.Tensor, labels: torch.Tensor, means: torch.Tensor) -> None:
         """Fit one support vector machine per class against all others."""
-        lender, start = self.lenders(means), task.new.start
+        similar, start = self.most_similar(means), task.new.start
         moved, targets = [features], [labels]
         for old in task.old:
-            lent = features[labels == start + lender[old]]
-            moved.append(lent + (self.mean[old] - means[lender[old]]).to(features))
-            targets.append(labels.new_full((len(lent),), old))
+            nearest = features[labels == start + similar[old]]
+            moved.append(nearest + (self.mean[old] - means[similar[old]]).to(features))
+            targets.append(labels.new_full((len(nearest),), old))
         weight = torch.zeros(len(task.seen), self.network.dim)
         bias = torch.zeros(len(task.seen))
         if len(task.seen) > 1:
