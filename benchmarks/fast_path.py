@@ -2,11 +2,13 @@
 
     python benchmarks/fast_path.py --root DATA                 # everything, hours on two cores; resumable
     python benchmarks/fast_path.py --root DATA --only best     # or lengths, seeds, controls, front, tasks, orders
+    python benchmarks/fast_path.py --root DATA --only lengths --tasks 10 20    # runs with these numbers of tasks only
     python benchmarks/fast_path.py --print                     # tables and plot of the existing runs
     python benchmarks/fast_path.py --quick                     # digits, seconds; nothing is kept
 
-best: the preset best-cifar100-t10. lengths, seeds, controls: the same with 20, 50 and 100 tasks, with three class orders,
-and with other methods on the same features. front: the fast presets, accuracy against time, by the number of filters. tasks:
+best: the preset best-cifar100-t10. lengths, seeds: the same with 20, 50 and 100 tasks (best-cifar100-t20), and with three class
+orders. controls: other methods with the networks of `best`; the first encodes all images, the others read their features from a
+cache, so their seconds say little. front: the fast presets, accuracy against time, by the number of filters. tasks:
 10, 20 and 100 tasks; with 100, task 1 is a single class. orders: three class orders. Each run is a folder under --out. Seconds
 are those of the whole command, memory is its peak. Run it on an idle machine. A finished run is not repeated;
 tables without any run stay as they were kept.
@@ -51,11 +53,11 @@ class Cell(NamedTuple):
         return out / f"{kind}-t{self.tasks}-s{self.seed}{method}"
 
 
-BEST = Cell(0, preset="best-cifar100-t10")
+BEST, BEST_20 = Cell(0, preset="best-cifar100-t10"), Cell(0, 20, preset="best-cifar100-t20")
 CELLS: dict[str, list[Cell]] = {
     "best": [BEST],
-    "lengths": [BEST._replace(tasks=tasks) for tasks in (10, 20, 50, 100)],
-    "seeds": [BEST._replace(tasks=tasks, seed=seed) for tasks in (10, 20) for seed in SEEDS],
+    "lengths": [BEST, *(BEST_20._replace(tasks=tasks) for tasks in (20, 50, 100))],
+    "seeds": [best._replace(seed=seed) for best in (BEST, BEST_20) for seed in SEEDS],
     "controls": [BEST._replace(method=method) for method in ("lda", "ranpac", "acil")],
     "front": [Cell(filters) for filters in FRONT],
     "tasks": [Cell(COMPARED, tasks) for tasks in (10, 20, 100)],
@@ -75,6 +77,10 @@ def work(cell: Cell, out: Path, root: str) -> None:
     command = [sys.executable, "-m", "amgc", "run", cell.preset, "--tasks", str(cell.tasks), "--method", cell.method]
     command += ["--features.filters", str(cell.filters)] if cell.filters else []
     command += ["--seed", str(cell.seed), "--out", str(folder), "--quiet"]
+    if cell in CELLS["controls"]:
+        if found(BEST, out) is None:
+            sys.exit("controls start from the networks of `best`: run --only best first.")
+        command += ["--start", str(BEST.folder(out)), "--feature-cache", str(out / "features")]
     start, load = time.monotonic(), os.getloadavg()[0]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"AMGC_DATA": root})
     _, status, usage = os.wait4(process.pid, 0)
@@ -159,6 +165,7 @@ def main() -> None:
     arguments.add_argument("--root", default=os.environ.get("AMGC_DATA", "data"), help="folder of cifar-100-python")
     arguments.add_argument("--out", type=Path, default=Path("runs/fast_path"))
     arguments.add_argument("--only", nargs="+", choices=list(CELLS), default=list(CELLS))
+    arguments.add_argument("--tasks", type=int, nargs="+", help="only runs with these numbers of tasks; default: all")
     arguments.add_argument("--print", action="store_true", help="only print, plot and keep what is there")
     arguments.add_argument("--quick", action="store_true", help="digits with few filters, and nothing is kept")
     chosen = arguments.parse_args()
@@ -172,7 +179,8 @@ def main() -> None:
     if not chosen.print:
         for name in chosen.only:
             for cell in CELLS[name]:
-                work(cell, chosen.out, chosen.root)
+                if chosen.tasks is None or cell.tasks in chosen.tasks:
+                    work(cell, chosen.out, chosen.root)
     with kept("fast_path"):
         for name, cells in CELLS.items():
             show(name, cells, chosen.out)

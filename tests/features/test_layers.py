@@ -13,7 +13,7 @@ from torch.nn.functional import conv2d
 
 from amgc import ClassStatistics, solve_head
 from amgc.data import Images, load
-from amgc.features import build
+from amgc.features import build, layers
 from amgc.features.layers import JITTER, Averages, Layers, augmented
 from amgc.features.weights import load_extractor, save_extractor
 
@@ -109,6 +109,19 @@ def test_networks_differ_and_do_not_depend_on_the_number_of_threads() -> None:
         else:  # moments, which all threads measure together
             torch.testing.assert_close(tensor, states[1][name])
     assert not torch.equal(states[0]["0.network.blocks.0.mix.weight"], states[0]["1.network.blocks.0.mix.weight"])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_features_of_an_image_do_not_depend_on_the_others(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "PIECE", 2)
+    network, before = made((3, 16, 16), networks=2), torch.get_num_threads()
+    images = pixels(network, 7)
+    alone = torch.cat([network(image[None]) for image in images])
+    torch.set_num_threads(threads)
+    try:
+        torch.testing.assert_close(network(images), alone, atol=1e-4, rtol=0)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_image_and_its_mirror_image_have_the_same_features_in_colour_only() -> None:

@@ -171,3 +171,16 @@ def in_threads(function: Callable[..., None], calls: Sequence[tuple[Any, ...]], 
 
     with one_thread(), ThreadPoolExecutor(threads) as pool:
         list(pool.map(run, calls))
+
+
+def fill_in_threads(fill: Callable[[Tensor, Tensor], None], features: Tensor, images: Tensor) -> Tensor:
+    """Call `fill` with parts of features (n, d) and of images, a part for each of torch's threads. Return the features.
+
+    Threads divide the images, not the operations on them, which are too small for several cores.
+    """
+    threads = min(torch.get_num_threads(), len(images)) if images.device.type == "cpu" else 1
+    if threads < 2:
+        fill(features, images)
+    else:
+        in_threads(fill, [*zip(features.tensor_split(threads), images.tensor_split(threads), strict=True)], threads)
+    return features

@@ -22,7 +22,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy, max_pool2d, pad, relu
 
 from amgc.features.builtin import LayersOptions
-from amgc.features.extractor import Extractor, ImageSource, Preprocess, in_threads, initialise
+from amgc.features.extractor import Extractor, ImageSource, Preprocess, fill_in_threads, in_threads, initialise
 from amgc.features.patches import BATCH, MEASURED, PRIOR, Patches
 from amgc.features.registry import ImageShape
 
@@ -31,6 +31,7 @@ FLAT = 0.01  # added to the variances of these patches, of images with variance 
 GRID = 2  # cells a side over which a layer is averaged
 POWER = 0.7  # of the averages, as for patches
 TRAINED = 128  # images per step
+PIECE = 64  # images that are encoded at a time: the maps of a layer stay in the cache, and their memory is used again
 SOME = 500  # images whose patches are whitened
 RATE, MOMENTUM, DECAY = 0.2, 0.9, 5e-4  # of SGD with Nesterov momentum
 WARM_UP = 0.2  # share of the steps in which the rate rises; then it falls to 0
@@ -166,8 +167,17 @@ class Layers(Extractor):
         if self.needs_fit:
             raise RuntimeError("layers are not fitted yet: call fit with the images of task 1, or load a file.")
         reduced = self.reduced(images).contiguous(memory_format=torch.channels_last)
-        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            return torch.cat([*(each(reduced) for each in self.averages), self.patches(images)], 1)
+        return fill_in_threads(self._fill, torch.empty(len(images), self.dim, device=images.device), reduced)
+
+    @torch.no_grad()
+    def _fill(self, features: Tensor, images: Tensor) -> None:
+        """Write the features of images, in one thread."""
+        *layers, patches = torch.split(features, [*(each.dim for each in self._averages), self.patches.dim], dim=1)
+        with torch.autocast(images.device.type, enabled=False):
+            for average, target in zip(self._averages, layers, strict=True):
+                for some, rows in zip(torch.split(images, PIECE), torch.split(target, PIECE), strict=True):
+                    rows.copy_(average(some))
+        self.patches.fill(patches, images)
 
     def fit(self, images: ImageSource, *, preprocess: Preprocess = Tensor.float, generator: Generator) -> None:
         """Fit the patches, train the networks on `images` and their labels, and measure the moments of their layers.

@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import interpolate, softshrink
 
 from amgc.features.builtin import PatchesOptions
-from amgc.features.extractor import Extractor, ImageSource, Preprocess, in_threads
+from amgc.features.extractor import Extractor, ImageSource, Preprocess, fill_in_threads
 from amgc.features.registry import ImageShape
 
 PATCHES, SAMPLED = 200_000, 10_000  # maximum numbers of patches for the whitening, and of images that they come from
@@ -186,21 +186,12 @@ class Patches(Extractor):
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Return features (n, dim), ordered by patch size, then by sign, cell and filter.
-
-        Threads divide the images, not the matrix products, which are too small for several cores.
-        """
+        """Return features (n, dim), ordered by patch size, then by sign, cell and filter."""
         images = self._reduced(images)
-        features = torch.empty(len(images), self.dim, device=images.device)
-        threads = min(torch.get_num_threads(), len(images)) if images.device.type == "cpu" else 1
-        if threads < 2:
-            self._fill(features, images)
-        else:
-            in_threads(self._fill, [*zip(features.tensor_split(threads), images.tensor_split(threads), strict=True)], threads)
-        return features
+        return fill_in_threads(self.fill, torch.empty(len(images), self.dim, device=images.device), images)
 
-    def _fill(self, features: Tensor, images: Tensor) -> None:
-        """Write into `features`."""
+    def fill(self, features: Tensor, images: Tensor) -> None:
+        """Write the features of images that are reduced already, in one thread."""
         with torch.autocast(images.device.type, enabled=False):
             if self.settled.components:
                 return self._fill_components(features, images)
