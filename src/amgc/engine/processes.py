@@ -15,6 +15,7 @@ from torch import Tensor
 from amgc.data.image_files import available_cores
 from amgc.engine.batchnorm import WholeBatchNorm
 from amgc.engine.config import Machine, Precision
+from amgc.runs.folder import is_first_process
 
 
 class Processes:
@@ -47,7 +48,7 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        return self.fabric.global_rank == 0
+        return is_first_process()
 
     def share(self, total: int) -> slice:
         """Return which rows of a batch of `total` this process computes."""
