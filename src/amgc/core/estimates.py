@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-WINDOWS = (60, 15)  # directions on each side: the signal of one follows that of so many, if they differ from the others
+WINDOWS = (60, 15)  # neighbours on each side: the signal of a direction follows theirs, if they differ from the others
 SURE = 6.0  # squared standard errors: averages over neighbours that differ by less do not count
 LEAST_SIGNAL, MOST_SIGNAL = 1e-5, 0.98  # of the variance of a direction, between classes
 
@@ -101,7 +101,7 @@ def signal(squares: Tensor, noise: Tensor, classes: int) -> Tensor:
 
 
 def _window(values: Tensor, reach: int) -> Tensor:
-    """Return sums of values (m,) over so many neighbours on each side."""
+    """Return sums of values (m,) over `reach` neighbours on each side."""
     sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
     place = torch.arange(len(values))
     return sums[(place + reach + 1).clamp_max(len(values))] - sums[(place - reach).clamp_min(0)]

@@ -13,8 +13,8 @@ from amgc.core.inputs import Label
 from amgc.core.statistics import ClassStatistics
 
 MOST = 512  # directions; more take seconds
-# A sample was learned if its part outside of the directions is at most this share of its length. Of training photos (flowers
-# and leaves, lite0, 1 to 80 a class) learned ones had at most 2.3e-5, because features are float32, and new ones 0.07 or more.
+# A sample was learned if its part outside of the directions is at most this share of its length. For training photos (flowers
+# and leaves, lite0, 1 to 80 a class), learned ones had at most 2.3e-5, because features are float32, and new ones 0.07 or more.
 NONE = 1e-3
 
 

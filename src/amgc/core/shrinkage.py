@@ -34,7 +34,7 @@ MOST_LOADING = 999.0  # of the ridge if there is nothing to choose it by
 OWN_POWER = 0.8
 MOST_COMPARED = 256  # classes; with more, the power is half of that, because draws from the classes would take long
 # The two levels are compared by the logarithm of the ratio of their left-out losses. If it is this much, one gets e times the
-# weight of the other; with few samples it is less accurate, and must be larger: by so many samples over those of a class.
+# weight of the other; with few samples it is less accurate, and must be larger: by the factor 1 + 20 / samples of a class.
 EQUAL, EQUAL_SAMPLES = 0.03, 20.0
 NO_LOSS = 1e-3  # differences of losses below this do not matter
 VARIANCE_FLOOR = 1e-4  # minimum share of the level that is added to each variance

@@ -34,7 +34,7 @@ REAL = 0.36
 # CIFAR images, with the features of lite0.
 FAR_REAL = 0.32
 FEW = 3  # degrees of freedom below which every sample counts as typical
-WIDE, NARROW = 2048, 512  # more features than this are projected to so many random directions
+WIDE, NARROW = 2048, 512  # more features than the first are projected to the second number of random directions
 
 
 def can_tell(statistics: ClassStatistics) -> bool:

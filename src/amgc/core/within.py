@@ -23,7 +23,7 @@ from amgc.core.statistics import ClassStatistics
 from amgc.core.typical import half_scores
 from amgc.core.whitening import Whitener
 
-CLASSES, NUMBERS = 64, 1 << 24  # draw from at most so many classes, whose covariances of z hold at most so many numbers
+CLASSES, NUMBERS = 64, 1 << 24  # limits: classes to draw from, and numbers in their covariances of z
 DRAWS = 4096  # in total
 MANY = 1024  # classes from which on, if there are fewer features, residuals are drawn instead of their products with the means
 PRIOR = 10.0  # weight of the pooled covariance in the covariance of z of a class, in samples
@@ -164,7 +164,7 @@ def _roots(
     """Return roots of the covariances of z of the chosen classes, and the size of every class's covariance (K,).
 
     weight (K, d) is Σ⁻¹ m. The size is relative to the pooled covariance. Both are mixed with the pooled ones by `PRIOR`.
-    z is a linear function of r, so its covariance has a root by way of that of r. With many classes, this is the smaller one.
+    z is a linear function of r, so a root of its covariance follows from a root of that of r, which is smaller with many classes.
     """
     share = (count - 1) / (count - 1 + PRIOR)  # of the class's own
     used = 1 - 1 / count  # residuals of the samples vary a little less than new ones

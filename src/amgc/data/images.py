@@ -140,7 +140,7 @@ class Images:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample: (c, h, w), or (d,) for features."""
+        """The shape of one sample: (c, h, w), or (d,) for features."""
         return self.pixels.shape
 
     def take(self, indices: Any) -> Tensor:

@@ -57,7 +57,7 @@ class Request:
     features: list[Tensor] = field(default_factory=list)
 
     def take(self, most: int) -> list[NDArray[np.uint8]]:
-        """Return the pixels of up to so many images that are not encoded yet."""
+        """Return the pixels of at most `most` images that are not encoded yet."""
         taken, self.pixels = self.pixels[:most], self.pixels[most:]
         return taken
 
@@ -94,7 +94,7 @@ class Batcher:
         return request.answer
 
     def run(self, count: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a function for so many vectors in a thread. Raises ApiError 503 if too many wait."""
+        """Run a function for `count` vectors in a thread. Raises ApiError 503 if too many wait."""
         self._enter(count)
         future = self.workers.submit(function, *args, **kwargs)
         future.add_done_callback(lambda _: self._leave(count))

@@ -43,7 +43,7 @@ def serve(
 ) -> None:
     """Serve a model. `started` is called with the address, and the token if one was generated.
 
-    workers : with at least one, so many processes answer, and the model cannot be changed here. log : write a line for each
+    workers : number of processes that answer; unless it is 0, the model cannot be changed here. log : write a line for each
         request to stderr.
     """
     if token is not None and len(token) < MIN_TOKEN_LENGTH:
