@@ -164,7 +164,8 @@ def _roots(
     """Return roots of the covariances of z of the chosen classes, and the size of every class's covariance (K,).
 
     weight (K, d) is Σ⁻¹ m. The size is relative to the pooled covariance. Both are mixed with the pooled ones by `PRIOR`.
-    z is a linear function of r, so a root of its covariance follows from a root of that of r, which is smaller with many classes.
+    z is a linear function of r, so a root of its covariance follows from one of the covariance of r: the smaller one with many
+    classes.
     """
     share = (count - 1) / (count - 1 + PRIOR)  # of the class's own
     used = 1 - 1 / count  # residuals of the samples vary a little less than new ones
