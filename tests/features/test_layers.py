@@ -52,8 +52,8 @@ def reference(network: Layers, image: np.ndarray, place: int = 0) -> np.ndarray:
     def conv(maps: torch.Tensor, name: str, stride: int = 1) -> torch.Tensor:
         return conv2d(maps[None], state[f"{name}.weight"], stride=stride, padding=1)[0]
 
-    def cells(maps: np.ndarray) -> np.ndarray:
-        rows, columns = (np.array_split(np.arange(size), min(2, size)) for size in maps.shape[1:])
+    def cells(maps: np.ndarray, grid: int) -> np.ndarray:
+        rows, columns = (np.array_split(np.arange(size), grid) for size in maps.shape[1:])
         assert all(len({len(part) for part in parts}) == 1 for parts in (rows, columns)), "cells of equal size"
         return np.stack([maps[:, r][:, :, c].mean((1, 2)) for r in rows for c in columns], 1).reshape(-1)
 
@@ -66,7 +66,8 @@ def reference(network: Layers, image: np.ndarray, place: int = 0) -> np.ndarray:
             pooled = wide[:, : height // 2 * 2, : width // 2 * 2].reshape(channels, height // 2, 2, width // 2, 2).max((2, 4))
             first = norm(torch.from_numpy(pooled), f"blocks.{block}.widened").clamp_min(0)
             maps = (norm(conv(first, f"blocks.{block}.mix"), f"blocks.{block}.mixed") + first).clamp_min(0)
-            found += [cells(first.numpy()), cells(maps.numpy())]
+            grid = 1 if block == len(network.widths) - 1 else 2
+            found += [cells(first.numpy(), grid), cells(maps.numpy(), grid)]
         return np.concatenate(found)
 
     views = [image, image[:, :, ::-1]] if image.shape[0] == 3 else [image]

@@ -28,7 +28,7 @@ from amgc.features.registry import ImageShape
 
 SIDE = 3  # of the first layer's patches
 FLAT = 0.01  # added to the variances of these patches, of images with variance 1
-GRID = 2  # cells a side over which a layer is averaged
+GRID = 2  # cells a side over which a layer is averaged; one cell, the whole image, for the layers of the last block
 POWER = 0.7  # of the averages, as for patches
 TRAINED = 128  # images per step
 PIECE = 64  # images that are encoded at a time: the maps of a layer stay in the cache, and their memory is used again
@@ -124,8 +124,8 @@ class Averages(nn.Module):
 
     def _averages(self, images: Tensor) -> Tensor:
         layers = self.network(images)
-        cells = [(min(GRID, maps.shape[2]), min(GRID, maps.shape[3])) for maps in layers]
-        return torch.cat([adaptive_avg_pool2d(maps, each).flatten(1) for maps, each in zip(layers, cells, strict=True)], 1)
+        grids = [GRID] * (len(layers) - 2) + [1, 1]
+        return torch.cat([adaptive_avg_pool2d(maps, grid).flatten(1) for maps, grid in zip(layers, grids, strict=True)], 1)
 
 
 class Layers(Extractor):
