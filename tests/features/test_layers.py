@@ -52,8 +52,8 @@ def reference(network: Layers, image: np.ndarray, place: int = 0) -> np.ndarray:
     def conv(maps: torch.Tensor, name: str, stride: int = 1) -> torch.Tensor:
         return conv2d(maps[None], state[f"{name}.weight"], stride=stride, padding=1)[0]
 
-    def cells(maps: np.ndarray) -> np.ndarray:
-        rows, columns = (np.array_split(np.arange(size), min(2, size)) for size in maps.shape[1:])
+    def cells(maps: np.ndarray, grid: int) -> np.ndarray:
+        rows, columns = (np.array_split(np.arange(size), grid) for size in maps.shape[1:])
         assert all(len({len(part) for part in parts}) == 1 for parts in (rows, columns)), "cells of equal size"
         return np.stack([maps[:, r][:, :, c].mean((1, 2)) for r in rows for c in columns], 1).reshape(-1)
 
@@ -66,7 +66,8 @@ def reference(network: Layers, image: np.ndarray, place: int = 0) -> np.ndarray:
             pooled = wide[:, : height // 2 * 2, : width // 2 * 2].reshape(channels, height // 2, 2, width // 2, 2).max((2, 4))
             first = norm(torch.from_numpy(pooled), f"blocks.{block}.widened").clamp_min(0)
             maps = (norm(conv(first, f"blocks.{block}.mix"), f"blocks.{block}.mixed") + first).clamp_min(0)
-            found += [cells(first.numpy()), cells(maps.numpy())]
+            grid = 1 if block == len(network.widths) - 1 else 2
+            found += [cells(first.numpy(), grid), cells(maps.numpy(), grid)]
         return np.concatenate(found)
 
     views = [image, image[:, :, ::-1]] if image.shape[0] == 3 else [image]
@@ -189,13 +190,24 @@ def test_augmentation_turns_by_quarters_and_keeps_size_and_range() -> None:
     image = torch.zeros(1, 3, 16, 16)
     image[:, :, :8] = 255.0  # bright above
     turn = torch.arange(4)
-    found = augmented(image.repeat(4, 1, 1, 1), turn, True, torch.Generator().manual_seed(0))
+    found = augmented(image.repeat(4, 1, 1, 1), (16, 16), turn, True, torch.Generator().manual_seed(0))
     halves = [found[i] for i in range(4)]
     means = [(m[:, :6].mean(), m[:, 10:].mean(), m[:, :, :6].mean(), m[:, :, 10:].mean()) for m in halves]
     brightest = [int(torch.stack(each).argmax()) for each in means]
     assert brightest == [0, 2, 1, 3], "above, left, below, right: rot90 turns against the clock"
     assert found.shape == (4, 3, 16, 16)
     assert found.abs().max() <= 127.5 + 127.5 * (1 + JITTER) + 127.5 * JITTER
+
+
+def test_augmentation_crops_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "JITTER", 0.0)
+    image = np.arange(64).reshape(8, 8)
+    whole = np.pad(image, 1, mode="reflect")
+    windows = {tuple(whole[y : y + 4, x : x + 6].flat) for y in range(7) for x in range(5)}
+    images = torch.from_numpy(image).float().repeat(500, 1, 1, 1)
+    found = augmented(images, (4, 6), torch.zeros(500, dtype=torch.int64), False, torch.Generator().manual_seed(0))
+    assert found.shape == (500, 1, 4, 6)
+    assert {tuple(crop.flatten().round().int().tolist()) for crop in found} == windows
 
 
 def test_saved_and_loaded_it_gives_the_same_features(tmp_path: Path) -> None:

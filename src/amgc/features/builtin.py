@@ -156,9 +156,9 @@ class LayersOptions(PatchesOptions):
     widths: tuple[int, ...] = option(
         (64, 128, 256), "maps of each block of the network; a block halves the image", "ours, measured", least=2
     )
-    steps: int = option(600, "steps of 128 images in which a network learns task 1", "ours, measured", least=1)
+    steps: int = option(1200, "steps of 128 images in which a network learns task 1", "ours, measured", least=1)
     networks: int = option(
-        4, "networks, which differ in their random numbers; their features are joined", "ours, measured", least=1, most=64
+        2, "networks, which differ in their random numbers; their features are joined", "ours, measured", least=1, most=64
     )
 
     def __post_init__(self) -> None:
