@@ -26,7 +26,7 @@ def main() -> None:
     arguments.add_argument("--tasks", type=int, nargs="+", default=[10, 20], choices=[10, 20])
     arguments.add_argument("--quick", action="store_true", help="two methods on digits, and nothing is kept")
     chosen = arguments.parse_args()
-    with kept("warm"), tempfile.TemporaryDirectory() as temporary:
+    with kept("warm", [f"warm-cifar100-t{tasks}," for tasks in chosen.tasks]), tempfile.TemporaryDirectory() as temporary:
         for tasks in chosen.tasks[: 1 if chosen.quick else None]:
             out = Path(temporary) if chosen.quick else chosen.out / f"t{tasks}"
             data = "fast-digits" if chosen.quick else f"warm-cifar100-t{tasks}"

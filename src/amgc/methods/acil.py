@@ -1,4 +1,4 @@
-"""ACIL (Zhuang et al., NeurIPS 2022) and DS-AL (AAAI 2024): ridge regression on random features, updated exactly."""
+"""ACIL (Zhuang et al., NeurIPS 2022) and DS-AL (AAAI 2024): ridge regression on random features, summed over tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from amgc.methods.contract import Features, Task
 from amgc.methods.frozen import FrozenHyper, RandomFeatures
-from amgc.methods.lazy import torch
+from amgc.methods.lazy import symmetric, torch
+from amgc.methods.ranpac import ridge_solution
 from amgc.methods.registry import method
 from amgc.options import option
 
@@ -33,22 +34,24 @@ class ACILHyper(FrozenHyper):
 class ACIL(RandomFeatures[ACILHyper]):
     """ACIL: ridge regression of one-hot labels on random ReLU features, identical to training on all data together.
 
-    Computed in float64, as in the official code. The random weights are drawn like those of a linear layer, from a seed. Only
-    the seed is stored.
+    Computed in float64, as in the official code, which updates the inverse of the Gram matrix batch by batch. Here the Gram
+    matrix is summed, and solved once per task: the same result with less than half the arithmetic. The random weights are drawn
+    like those of a linear layer, from a seed. Only the seed is stored.
     """
 
-    remembers: ClassVar[tuple[str, ...]] = ("seed", "inverse", "weight")
+    remembers: ClassVar[tuple[str, ...]] = ("seed", "gram", "sums", "weight")
 
     def __init__(self, hyper: ACILHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
         self.width = hyper.expansion or 16 * network.dim
-        self.inverse, self.weight = self.untrained(hyper.gamma)
+        self.gram, self.sums = self.untrained()
+        self.weight = self.sums
         self._random: torch.Tensor | None = None
 
-    def untrained(self, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return R = (Xᵀ X + γ I)⁻¹ (D, D) and W (D, C) for empty X."""
-        unit = torch.eye(self.width, dtype=torch.float64, device=self.device)
-        return unit / gamma, unit[:, :0].clone()
+    def untrained(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the upper triangle of Xᵀ X (D, D), and Xᵀ Y (D, C), for empty X."""
+        gram = torch.zeros(self.width, self.width, dtype=torch.float64, device=self.device)
+        return gram, gram[:, :0].clone()
 
     def expanded(self, features: torch.Tensor) -> torch.Tensor:
         """Return random projections (n, D), before the activation."""
@@ -60,11 +63,12 @@ class ACIL(RandomFeatures[ACILHyper]):
         return features.double() @ self._random
 
     def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
-        batches = list(features)
-        self.weight = grown(self.weight, len(task.seen))
-        for rows, labels in batches:
-            targets = torch.nn.functional.one_hot(labels, len(task.seen)).double()
-            recursive_ridge(self.inverse, self.weight, self.expanded(rows).relu(), targets)
+        self.sums = grown(self.sums, len(task.seen))
+        for rows, labels in features:
+            expanded = self.expanded(rows).relu()
+            symmetric.add_gram(self.gram, expanded)
+            self.sums.index_add_(1, labels, expanded.T)
+        self.weight = solved(self.gram, self.hyper.gamma, self.sums)
 
     def scores(self, features: torch.Tensor) -> torch.Tensor:
         return self.expanded(features).relu() @ self.weight
@@ -78,42 +82,39 @@ class DSAL(ACIL):
     batch by batch.
     """
 
-    remembers: ClassVar[tuple[str, ...]] = (*ACIL.remembers, "inverse_comp", "weight_comp")
+    remembers: ClassVar[tuple[str, ...]] = (*ACIL.remembers, "gram_comp", "sums_comp", "weight_comp")
 
     def __init__(self, hyper: ACILHyper, network: Extractor, device: torch.device) -> None:
         super().__init__(hyper, network, device)
-        self.inverse_comp, self.weight_comp = self.untrained(hyper.gamma_comp)
+        self.gram_comp, self.sums_comp = self.untrained()
+        self.weight_comp = self.sums_comp
 
     def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         batches = list(features)
         super().end(task, batches, generator)
-        self.weight_comp = grown(self.weight_comp, len(task.seen))
+        self.sums_comp = grown(self.sums_comp, len(task.seen))
         for rows, labels in batches:
             expanded = self.expanded(rows)
             residual = torch.nn.functional.one_hot(labels, len(task.seen)) - expanded.relu() @ self.weight
             residual[:, : task.new.start] = 0.0  # previous label cleansing
-            recursive_ridge(self.inverse_comp, self.weight_comp, expanded.tanh(), residual)
+            expanded = expanded.tanh()
+            symmetric.add_gram(self.gram_comp, expanded)
+            self.sums_comp += expanded.T @ residual
+        self.weight_comp = solved(self.gram_comp, self.hyper.gamma_comp, self.sums_comp)
 
     def scores(self, features: torch.Tensor) -> torch.Tensor:
         expanded = self.expanded(features)
         return expanded.relu() @ self.weight + self.hyper.ratio * (expanded.tanh() @ self.weight_comp)
 
 
-def grown(weight: torch.Tensor, classes: int) -> torch.Tensor:
-    """Append columns of zeros for new classes, the solution of ridge regression while all their targets are 0."""
-    return torch.cat([weight, weight.new_zeros(len(weight), classes - weight.shape[1])], 1)
+def grown(sums: torch.Tensor, classes: int) -> torch.Tensor:
+    """Append columns of zeros for new classes, whose targets have all been 0."""
+    return torch.cat([sums, sums.new_zeros(len(sums), classes - sums.shape[1])], 1)
 
 
-def recursive_ridge(inverse: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor) -> None:
-    """Update R (D, D) and W (D, C) in place with rows (n, D) and targets (n, C): ACIL's Eqs. (9) and (10), by Cholesky.
-
-    R ← R - R Xᵀ (I + X R Xᵀ)⁻¹ X R,  W ← W + R Xᵀ (Y - X W), with L Lᵀ = I + X R Xᵀ and B = L⁻¹ X R.
-    """
-    product = rows @ inverse
-    system = product @ rows.T
-    system.diagonal().add_(1.0)
-    lower = torch.linalg.cholesky(system)
-    half = torch.linalg.solve_triangular(lower, product, upper=False)
-    error = torch.linalg.solve_triangular(lower, targets - rows @ weight, upper=False)
-    inverse.addmm_(half.T, half, alpha=-1.0)
-    weight.addmm_(half.T, error)
+def solved(gram: torch.Tensor, gamma: float, sums: torch.Tensor) -> torch.Tensor:
+    """Return W = (Xᵀ X + γ I)⁻¹ Xᵀ Y (D, C)."""
+    weight = ridge_solution(gram, gamma, sums)
+    if weight is None:
+        raise ValueError(f"the Gram matrix cannot be solved with γ = {gamma}, which rounding exceeds; increase it.")
+    return weight
