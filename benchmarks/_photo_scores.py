@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 from _photo_sets import DEFAULT, PATCHES, Array, Photos
 from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -111,6 +112,33 @@ def far(photos: Photos, strangers: dict[str, Array], count: int | None, seed: in
     return found
 
 
+def bounds(photos: Photos, other: Array, count: int, seed: int) -> Figures:
+    """Return calibration errors that chance alone leaves, and how many of another kind are rejected if more were known.
+
+    The rejection is by the distance to the nearest class mean in the features that find other kinds, at the threshold that
+    rejects 5 % of held-out photos of train/. The covariance is that of the drawn photos, or of all photos of train/.
+    """
+    X, y, Q, truth = split(photos, DEFAULT, count, seed)
+    ours, random = AMGCClassifier().fit(X, y), np.random.default_rng(seed)
+    stated, scores = ours.predict_proba(Q).max(1), ours.decision_function(Q)
+    found = {
+        "ECE": calibration_error(ours.predict_proba(Q), truth),
+        "true": float(np.mean([gap(stated, random.random(len(stated)) < stated) for _ in range(200)])),
+        "best": calibration_error(softmax(scores / best_temperature(scores, truth), axis=1), truth),
+    }
+    far, train = list(photos.far or range(photos.train.features[DEFAULT].shape[1])), photos.train
+    rest = np.setdiff1d(np.arange(len(train.labels)), drawn(train.labels, count, seed))
+    means, held, all_rows = centres(X, y)[:, far], train.features[DEFAULT][rest][:, far], train.features[DEFAULT][:, far]
+    for name, around in {
+        "few": X[:, far] - means[np.searchsorted(np.unique(y), y)],
+        "all": all_rows - centres(all_rows, train.labels)[train.labels],
+    }.items():
+        precision = LedoitWolf(assume_centered=True).fit(around).precision_
+        known, unknown = (distances(means, precision, rows).min(0) for rows in (held, other[:, far]))
+        found[name] = share(unknown > np.quantile(known, 1 - REJECT))
+    return found
+
+
 def constants(X: Array, y: Array, count: int, seed: int) -> Figures:
     """Return what the constants of calibration and typicality are on these samples, learned from `count` a class."""
     rows = drawn(y, count, seed)
@@ -180,8 +208,12 @@ def share(chosen: Array) -> float:
 
 def cosine(X: Array, y: Array, Q: Array) -> Array:
     """Return the cosines (n, K) of rows of Q with the class means."""
-    means = np.stack([X[y == label].mean(0) for label in np.unique(y)])
-    return unit(Q) @ unit(means).T
+    return unit(Q) @ unit(centres(X, y)).T
+
+
+def centres(X: Array, y: Array) -> Array:
+    """Return the class means (K, d)."""
+    return np.stack([X[y == label].mean(0) for label in np.unique(y)])
 
 
 def unit(X: Array) -> Array:
@@ -211,26 +243,34 @@ def logistic(X: Array, y: Array, Q: Array) -> Array:
 
 def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> float:
     """Return the expected calibration error of the largest probability: Σ share of bin · |accuracy - mean probability|."""
-    stated, right = probabilities.max(1), probabilities.argmax(1) == labels
+    return gap(probabilities.max(1), probabilities.argmax(1) == labels, bins)
+
+
+def gap(stated: Array, right: Array, bins: int = 15) -> float:
+    """Return the same for stated probabilities (n,) of answers that are right or not (n,)."""
     place = np.minimum((stated * bins).astype(int), bins - 1)
     gaps = np.bincount(place, right, bins) - np.bincount(place, stated, bins)
-    return float(np.abs(gaps).sum() / len(labels))
+    return float(np.abs(gaps).sum() / len(stated))
 
 
 def novelty(X: Array, y: Array, Q: Array, far: range | None) -> dict[str, Array]:
     """Return scores of Q that are small for samples of unseen classes."""
     ours = AMGCClassifier().fit(X, y)
     labels = np.unique(y)
-    means = np.stack([X[y == label].mean(0) for label in labels])
+    means = centres(X, y)
     precision = LedoitWolf(assume_centered=True).fit(X - means[np.searchsorted(labels, y)]).precision_
-    distances = [np.einsum("nd,de,ne->n", Q - mean, precision, Q - mean, optimize=True) for mean in means]
     return {
         "ours": ours.typicality(Q, far=far),
-        "Mahalanobis, shared covariance": -np.min(distances, axis=0),
+        "Mahalanobis, shared covariance": -distances(means, precision, Q).min(0),
         "cosine to the nearest mean": cosine(X, y, Q).max(1),
         "largest probability (ours)": ours.predict_proba(Q).max(1),
         f"{NEIGHBOURS} nearest neighbours (keeps samples)": neighbours(X, y, Q),
     }
+
+
+def distances(means: Array, precision: Array, Q: Array) -> Array:
+    """Return the squared Mahalanobis distances (K, n) of rows of Q to the means."""
+    return np.stack([np.einsum("nd,de,ne->n", Q - mean, precision, Q - mean, optimize=True) for mean in means])
 
 
 def typical(X: Array, y: Array, Q: Array, far: range | None) -> Array:

@@ -11,8 +11,9 @@ heads: `AMGCClassifier()`, logistic regression (C, and raw or standardised featu
 with automatic shrinkage, and the nearest class mean by cosine, on the default features of lite0 and on the 1,280 that
 ImageNet's classifier uses. features: patches, and lite0 joined with patches. calibration: also with shuffled labels and on
 noise. novelty: each class left out in turn, and images of other kinds (CIFAR-100 if --cifar or $AMGC_DATA names its folder).
-speed: files to a model. constants: what those of `amgc.core.calibration` and `amgc.core.typicality` stand for, on photos of
-train/ and other training data.
+bounds: what chance leaves of the calibration error, and what would be rejected with a covariance of more photos. speed: files
+to a model. constants: what those of `amgc.core.calibration` and `amgc.core.typicality` stand for, on photos of train/ and other
+training data.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _photo_scores import NEIGHBOURS, REJECT, Figures, constants, drawn, far, features, heads, near, noise, wrong_labels
+from _photo_scores import NEIGHBOURS, REJECT, Figures, bounds, constants, drawn, far, features, heads, near, noise, wrong_labels
 from _photo_sets import DEFAULT, HALVES, SETS, TOP, Array, Encoder, Half, Photos, draw_sets, files, others
 from _report import features_file, kept, shared_data
 from joblib import Parallel, delayed
@@ -38,7 +39,7 @@ from amgc.core import calibration, typicality
 from amgc.data.image_files import available_cores
 from amgc.model import Model
 
-PARTS = ("heads", "features", "calibration", "novelty", "speed", "constants")
+PARTS = ("heads", "features", "calibration", "novelty", "bounds", "speed", "constants")
 COUNTS: tuple[int | None, ...] = (1, 2, 5, 10, 20, 50, None)  # photos a class; None: all
 DRAWS = 5
 CALIBRATION = {"accuracy, %": ("accuracy", 1), "mean stated probability, %": ("stated", 1), "ECE": ("ECE", 3)}
@@ -173,6 +174,21 @@ def show_novelty(sets: Sequence[Photos], strangers: dict[str, Array], counts: Se
                 row("threshold: rejects 5 % of held-out train", table.of("threshold"), digits=4)
 
 
+def show_bounds(sets: Sequence[Photos], counts: Sequence[int | None], draws: int) -> None:
+    counts = [count for count in counts if count is not None and count >= (5 if draws > 1 else 1)]
+    calls = by_draw(counts, draws)
+    for photos, other in zip(sets, reversed(sets), strict=True):
+        strangers = other.test.features[DEFAULT]
+        table = Table(calls, together(bounds, [(photos, strangers, *call) for call in calls]), counts)
+        heading(f"bounds, {photos.name}: calibration error", counts)
+        row("ECE", table.of("ECE"), digits=3)
+        row("if every stated probability were true", table.of("true"), digits=3)
+        row("at the best temperature for these photos", table.of("best"), digits=3)
+        heading(f"bounds, {photos.name}: {other.name} rejected by the distance in stage 5 that rejects 5 %, %", counts)
+        row("covariance of the drawn photos", table.of("few"))
+        row("covariance of all photos of train", table.of("all"))
+
+
 def show_speed(folder: Path, load: float) -> None:
     """Print photos a second from files, in this process with torch's threads."""
     busy = f"; busy machine, load {load:.1f}" if load > 1 else ""
@@ -264,6 +280,8 @@ def main() -> None:
             images = others(None if given.quick else given.cifar, 2 if given.quick else 200)
             strangers = {name: encoder.both(own)[DEFAULT] for name, own in images.items()}
             show_novelty(sets, strangers, counts, draws)
+        if "bounds" in given.only:
+            show_bounds(sets, counts, draws)
         if "constants" in given.only:
             show_constants(sets, draws)
 
