@@ -20,16 +20,7 @@ from torch import Tensor
 
 from amgc.core import estimates, symmetric
 from amgc.core.accounting import check_settings, gaussian_epsilon, gaussian_loss
-from amgc.core.estimates import (
-    LEAST_SIGNAL,
-    MOST_SIGNAL,
-    along_each,
-    largest_noise,
-    noise_scale,
-    shrunk_counts,
-    signal,
-    spectrum,
-)
+from amgc.core.estimates import LEAST_SIGNAL, MOST_SIGNAL, along_each, largest_noise, noise_scale, signal, spectrum
 from amgc.core.inputs import Label, group_by_label
 from amgc.core.release import Lesson, narrowing
 from amgc.core.spread import random_directions
@@ -56,7 +47,8 @@ class Privacy:
     lessons : number of calls in which a class can be learned. Each spends its share of the budget.
     clip : norm to which longer rows are scaled down; choose it without looking at the data. None: rows are centred at their own
         average over the features and scaled to norm 1, which suits embeddings of any scale.
-    directions : more features than this are projected to so many fixed random directions.
+    directions : more features than this are projected to so many fixed random directions. A first lesson of few samples uses
+        fewer (`amgc.core.release.enough_directions`).
     centre : (d,), subtracted from rows first, chosen without looking at the data: the mean of public samples, for example. The
         smaller the common part of all rows, the less noise matters.
 
@@ -275,7 +267,7 @@ class Sums:
         covariance is the total one less that of the drawn means: new samples deviate from these by so much. Covariances of
         means between directions whose variance is lost in the noise are left out.
         """
-        count = shrunk_counts(self.count, self.noise[:, 0]).clamp_min(1)
+        count = estimates.shrunk_counts(self.count, self.noise[:, 0]).clamp_min(1)
         samples = float(count.sum()) + self.others
         mean = self.total / count[:, None]
         common = (count @ mean) / count.sum()
