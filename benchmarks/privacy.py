@@ -2,12 +2,13 @@
 
     python benchmarks/privacy.py                    # about fifteen minutes; features and photos are development data
     python benchmarks/privacy.py --photos FOLDER    # FOLDER/flowers/train/CLASS/*.jpg, FOLDER/flowers/test, FOLDER/leaves, …
+    python benchmarks/privacy.py --cache FOLDER     # also lite0 on CIFAR-100 of $AMGC_DATA; features stay in FOLDER
     python benchmarks/privacy.py --only attacks     # one part, two or three minutes
     python benchmarks/privacy.py --quick            # digits only, to check that it runs
 
-accuracy, flowers, leaves: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5, one
-lesson for all classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the rows of private
-classifiers, which are scaled. "no centre" is without the mean of generated images that private models subtract.
+accuracy, lite0, flowers, leaves: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5,
+one lesson for all classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the rows of
+private classifiers, which are scaled. "no centre" is without the mean of generated images that private models subtract.
 floor: the same with 500 samples a class if less were secret: "exact covariance" has noise on counts and sums of classes only,
 "and known directions" also projects the samples to the 99 directions in which the exact class means differ.
 attacks: membership AUC: samples that were learned against others of the same class, for whoever has the model and as many other
@@ -28,8 +29,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +48,10 @@ from amgc import AMGCClassifier
 from amgc.core.accounting import gaussian_loss, largest_area
 from amgc.core.privacy import Sums
 from amgc.core.statistics import ClassStatistics
+from amgc.data import Images, load
+from amgc.data.augment import normalise
+from amgc.features.cache import cached_features
+from amgc.features.lite import is_installed
 from amgc.model import extractors
 from amgc.model.inputs import images_from
 
@@ -53,7 +61,7 @@ Centre = list[float] | None
 EPSILONS = (8.0, 2.0, 1.0, 0.5)
 MEANS = "no noise, means alone"
 NO_NOISE, SAME_ROWS, NO_CENTRE = "no noise", "no noise, same rows", "ε = 8, no centre"
-PARTS = ("accuracy", "floor", *SETS, "attacks", "forms", "shares", "rounding")
+PARTS = ("accuracy", "lite0", "floor", *SETS, "attacks", "forms", "shares", "rounding")
 
 
 def digits() -> Split:
@@ -77,6 +85,41 @@ def photos(folder: Path) -> tuple[Split, Centre]:
     return (found[0], found[1], found[2], found[3]), extractors.public_centre(lite)
 
 
+@dataclass
+class Chosen:
+    """Some images of a data set, as the feature cache takes them."""
+
+    images: Images
+    rows: torch.Tensor
+
+    @property
+    def labels(self) -> torch.Tensor:
+        return self.images.labels[self.rows]
+
+    def take(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.images.take(self.rows[rows])
+
+
+def cifar_lite0(root: str | None, cache: Path | None) -> tuple[Split, Centre] | None:
+    """Return CIFAR-100 as 664 features of lite0, images enlarged to 192 pixels, and its centre. None if the data are missing.
+
+    The features of each class are kept in a file, so that encoding can be stopped and continued.
+    """
+    if root is None or cache is None or not is_installed("lite0"):
+        print(
+            "lite0 on CIFAR-100 needs the images in $AMGC_DATA, --cache FOLDER for the features, and the extra photos: skipped"
+        )
+        return None
+    lite, found = extractors.create("lite0", {"resize": 192}, 32, 0), []
+    data = load("cifar100", root=root)
+    for half in (data.train, data.test):
+        classes = [Chosen(half, (half.labels == label).nonzero().squeeze(1)) for label in range(100)]
+        parts = [cached_features(lite, one, preprocess=partial(normalise, mean=lite.mean, std=lite.std), directory=cache)
+                 for one in classes]  # fmt: skip
+        found += [torch.cat(parts).numpy(), np.concatenate([one.labels.numpy() for one in classes])]
+    return (found[0], found[1], found[2], found[3]), extractors.public_centre(lite)
+
+
 def some(y: Array, count: int | None, random: np.random.Generator) -> Array:
     """Return rows of `count` samples of each class; None for all."""
     return np.concatenate([random.permutation(np.flatnonzero(y == label))[:count] for label in np.unique(y)])
@@ -86,7 +129,7 @@ def without_noise(X: Array, y: Array, centre: Centre) -> AMGCClassifier:
     """Return a classifier of exact sums, on the rows of a private one."""
     made = AMGCClassifier(epsilon=1.0, centre=centre).fit(X, y)
     rows = made.privacy_.rows(X)
-    made.sums_ = Sums(rows.shape[1]).add(rows, y)
+    made.sums_ = Sums(rows.shape[1]).add(rows, y)  # in all directions
     made.statistics_ = made.sums_.statistics()
     made._shrinkage = lambda: None  # leave-one-out, as for a classifier without noise
     made._changed()
@@ -337,7 +380,7 @@ class Rebuild:
         for _ in range(self.steps):
             rows = self.features(255 * torch.sigmoid(grey).expand(1, 3, 16, 16)).double()
             if made.privacy_ is not None:
-                rows = made.privacy_.rows(rows)
+                rows = made.privacy_.rows(rows, made.sums_.dim)
             loss = (rows[0] - target).square().sum() / target.square().sum()
             optimiser.zero_grad()
             loss.backward()
@@ -383,6 +426,7 @@ def shares(name: str, split: Split, count: int) -> None:
     print(f"\nshares, {name}, {count} samples a class, 50 others held out")
     print(f"  {'setting':22s}" + "".join(f"{f'ε = {epsilon:g}':>10s}" for epsilon in (8.0, 1.0)), flush=True)
     changes: list[tuple[str, float]] = [("COUNT", 0.005), ("SECOND", 0.05), ("SECOND", 0.12), ("COMMON", 0.01)]
+    changes += [("DIRECTIONS", 3.0), ("DIRECTIONS", 12.0)]
     for setting, value in [("default", 0.0), *changes, ("ROUNDS", 2)]:
         before = getattr(core, setting, None)
         if before is not None:
@@ -400,6 +444,7 @@ def shares(name: str, split: Split, count: int) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--photos", type=Path, default=shared_data() and shared_data() / "data/photos")
+    arguments.add_argument("--cache", type=Path, help="folder for the features of CIFAR-100")
     arguments.add_argument("--only", choices=PARTS)
     arguments.add_argument("--quick", action="store_true", help="digits only, seconds")
     given = arguments.parse_args()
@@ -414,6 +459,9 @@ def main() -> None:
     if "floor" in parts:
         with kept("privacy_floor"):
             floor(*features, 2)
+    if "lite0" in parts and not given.quick and (found := cifar_lite0(os.environ.get("AMGC_DATA"), given.cache)):
+        with kept("privacy_lite0"):
+            accuracy("CIFAR-100, lite0", found[0], (10, 50, 500), 2, found[1])
     for name in SETS if folder else ():
         if name in parts:
             split, centre = photos(folder / name)

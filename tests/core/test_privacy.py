@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -95,33 +95,64 @@ def neighbours(draw):
     return np.array(rows), labels, draw(st.integers(0, count - 1))
 
 
-class Still:
-    """Random bytes that make noise of (almost) 0: shares of 1/2 of the distribution function."""
+@pytest.fixture
+def exact(monkeypatch):
+    """Return what a function that sees the data adds noise to, as integers: multiples of GRID²."""
+    found = []
+    with_noise = core._noisy
+    monkeypatch.setattr(core, "_noisy", lambda values, *given: found.append(values) or with_noise(values, *given))
 
-    def __call__(self, count: int) -> bytes:
-        return b"\xff" * count
+    def asked(ask, *given) -> list[int]:
+        found.clear()
+        ask(*given, 1.0, seeded(0))
+        made = (found[0] / core.GRID**2).flatten().tolist()
+        assert made == [int(number) for number in made]
+        return [int(number) for number in made]
+
+    return asked
 
 
-@settings(deadline=None)
+ONE = int(1 / core.GRID**2)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(neighbours(), st.sampled_from([None, 0.1, 1.0, 1e4]), st.sampled_from([2, 256]))
-def test_one_sample_changes_each_answer_by_at_most_one_and_only_that_of_its_class(found, clip, directions):
+def test_one_sample_changes_each_answer_by_at_most_one_and_only_that_of_its_class(exact, found, clip, directions):
+    """In integers, so exactly: rounding is no excuse."""
     rows, labels, gone = found
     made = Privacy(1.0, clip=clip, directions=directions).rows(rows)
-    longer = 3 * made  # the functions limit rows themselves
     place = torch.tensor(["abc".index(label) for label in labels])
-    keep = [row for row in range(len(rows)) if row != gone]
-    rounding = 2.0**-20
+    check_sensitivity(exact, 3 * made, place, gone)  # the functions limit rows themselves
 
-    def differ(ask) -> torch.Tensor:
-        return ask(slice(None)) - ask(keep)
 
-    count = differ(lambda chosen: core.noisy_counts(place[chosen], 3, 1.0, Still()).value)
-    total = differ(lambda chosen: core.noisy_sums(longer[chosen], place[chosen], 3, 1.0, Still()).value)
-    second = differ(lambda chosen: core.noisy_squares(longer[chosen], 1.0, Still()).value)
-    others = [row for row in range(3) if row != int(place[gone])]
-    assert count.abs().sum() == 1 and not bool(count[others].any())
-    assert total.norm() <= 1 + rounding and not bool(total[others].any())
-    assert second.norm() <= 1 + rounding  # the Frobenius norm
+def check_sensitivity(exact, rows: torch.Tensor, place: torch.Tensor, gone: int) -> None:
+    keep, dim = [row for row in range(len(rows)) if row != gone], rows.shape[1]
+
+    def differ(ask, *given) -> list[int]:
+        whole, without = (exact(ask, *(one[chosen] if isinstance(one, torch.Tensor) else one for one in given))
+                          for chosen in (slice(None), keep))  # fmt: skip
+        return [one - other for one, other in zip(whole, without, strict=True)]
+
+    count = differ(core.noisy_counts, place, 3)
+    assert [number // ONE for number in count] == [int(label == place[gone]) for label in range(3)]
+    total = differ(core.noisy_sums, rows, place, 3)
+    assert sum(number**2 for number in total) <= ONE**2
+    assert all(number == 0 for at, number in enumerate(total) if at // dim != int(place[gone]))
+    second = differ(core.noisy_squares, rows)
+    upper = torch.triu_indices(dim, dim)
+    twice = [1 if one == other else 2 for one, other in upper.T.tolist()]
+    assert sum(times * number**2 for times, number in zip(twice, second, strict=True)) <= ONE**2  # the Frobenius norm
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-16, 1.0, 1 + 1e-16, 1e16, 1e300])
+@pytest.mark.parametrize("kind", ["one number", "all equal", "random", "3 and 4"])
+def test_a_row_chosen_by_an_attacker_changes_no_sum_by_more_than_one(exact, scale, kind):
+    """Beside ten thousand rows whose sum is long, so that floating-point numbers would lose the low bits of the row."""
+    random = np.random.default_rng(0)
+    rows = np.full((10_001, 5), 1 / 3) + 1e-9 * random.normal(size=(10_001, 5))
+    chosen = {"one number": [1, 0, 0, 0, 0], "all equal": [1] * 5, "random": random.normal(size=5), "3 and 4": [3, 0, 4, 0, 0]}
+    rows[5000] = scale * np.array(chosen[kind], dtype=float)
+    check_sensitivity(exact, torch.from_numpy(rows), torch.arange(10_001) % 3, 5000)
 
 
 def test_the_data_are_seen_by_the_three_noisy_functions_only_and_their_losses_add_up(monkeypatch):
@@ -137,19 +168,21 @@ def test_the_data_are_seen_by_the_three_noisy_functions_only_and_their_losses_ad
         assert len(losses) == 4 + core.ROUNDS and sum(losses) == pytest.approx(0.7)
 
 
-def test_all_but_the_noisy_answers_is_computed_from_these_alone(monkeypatch):
+@pytest.mark.parametrize("narrow", [False, True])
+def test_all_but_the_noisy_answers_is_computed_from_these_alone(monkeypatch, narrow):
     """Answers that were given to other data make the same lesson and the same statistics: all else is post-processing."""
     answers = []
     for name in ("noisy_counts", "noisy_sums", "noisy_squares"):
         asked = getattr(core, name)
         monkeypatch.setattr(core, name, lambda *given, asked=asked: answers.append(asked(*given)) or answers[-1])
-    rows, labels = drawn(300, 20)
-    made = [release(Privacy(1.0).rows(rows), labels, 0.7, seeded(0))]
+    rows, labels = drawn(300, 400)
+    made = [release(Privacy(1.0).rows(rows), labels, 0.01, seeded(0), narrow=narrow)]
+    assert (made[0].centre.shape == (400,)) != narrow
     for name in ("noisy_counts", "noisy_sums", "noisy_squares"):
         monkeypatch.setattr(core, name, lambda *given: answers.pop(0))
-    made.append(release(Privacy(1.0).rows(7 - rows[::-1] ** 3), labels, 0.7, seeded(1)))
+    made.append(release(Privacy(1.0).rows(7 - rows[::-1] ** 3), labels, 0.01, seeded(1), narrow=narrow))
     assert not answers
-    first, second = (Sums.of(lesson, 0.7).statistics() for lesson in made)
+    first, second = (Sums.of(lesson, 0.01).statistics() for lesson in made)
     assert torch.equal(first.mean, second.mean) and torch.equal(first.pooled(), second.pooled())
 
 
@@ -275,6 +308,59 @@ def test_few_samples_with_a_common_mean_are_told_apart_as_far_as_the_noise_allow
     assert np.mean(found) > 0.6
 
 
+def test_few_samples_get_few_directions():
+    assert [core.enough_directions(count, 0.25, 664) for count in (1, 20, 40, 100, 1e6)] == [32, 60, 120, 664, 664]
+
+
+def many(count: int, seed: int = 0, dim: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    """Draw samples of three classes that are far apart."""
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(3), count)
+    return np.random.default_rng(9).normal(size=(3, dim))[labels] + 0.5 * random.normal(size=(3 * count, dim)), labels
+
+
+def test_few_directions_are_stored_learned_again_and_predicted_with(tmp_path):
+    test, truth = many(30, 1)
+    made = AMGCClassifier(epsilon=8.0, lessons=2).fit(*many(10))
+    width = made.sums_.dim
+    assert width < 200 and made.n_features_in_ == 600 and made.coef_.shape == (3, width)
+    assert made.score(test, truth) > 0.8
+    made.partial_fit(*many(400, 2))
+    assert made.sums_.dim == width and made.score(test, truth) > 0.95
+    made.save(tmp_path / "made.safetensors")
+    np.testing.assert_allclose(AMGCClassifier.load(tmp_path / "made.safetensors").predict_proba(test), made.predict_proba(test))
+
+
+@pytest.mark.parametrize("counts", [(10, 400), (400, 10), (10, 30)])
+def test_classifiers_with_different_numbers_of_directions_are_merged_in_the_smaller_one(counts):
+    test, truth = many(30, 1)
+    one, other = (AMGCClassifier(epsilon=8.0).fit(*many(count, seed)) for seed, count in enumerate(counts))
+    widths = one.sums_.dim, other.sums_.dim
+    assert widths[0] != widths[1]
+    merged = one.merge(other)
+    assert merged.sums_.dim == min(widths) and merged.score(test, truth) > 0.9
+    assert merged.spent_ == pytest.approx(dict.fromkeys(range(3), Privacy(8.0).epsilon_of(2 * Privacy(8.0).loss)))
+
+
+def test_narrowed_sums_are_those_of_narrowed_rows():
+    rows, labels = many(20)
+    rows = Privacy(1.0).rows(rows)
+    sums = Sums(600).add(rows, labels)
+    for whole, directions in ((600, 90), (600, 40)):
+        sums = sums.narrowed(whole, directions)  # the second time, of sums that are narrow already
+        reference = Sums(directions).add(rows @ core.narrowing(600, directions), labels)
+        torch.testing.assert_close(sums.total, reference.total)
+        torch.testing.assert_close(sums.second, reference.second)
+
+
+def test_the_noise_of_narrowed_sums_is_as_stated():
+    found = [Sums.of(release(torch.zeros(3, 60), ["a", "b", "c"], 0.01, seeded(seed)), 0.01) for seed in range(60)]
+    made = [sums.narrowed(60, 20) for sums in found]
+    total, stated = torch.stack([one.total for one in made]), torch.stack([one.total_noise for one in made])
+    assert float((total.square().sum((1, 2)) / stated.diagonal(dim1=1, dim2=2).sum(1)).mean()) == pytest.approx(1, rel=0.2)
+    assert float(made[0].noise[:, 1].sum() * 20 / made[0].total_noise.trace()) == pytest.approx(1)
+
+
 # ---- noise -----------------------------------------------------------------------------------------------------------
 
 
@@ -282,8 +368,17 @@ def test_the_noise_is_standard_normal():
     found = core.standard_normal(50_000, seeded(0)).numpy()
     assert stats.kstest(found, "norm").pvalue > 1e-3
     assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.02
-    extreme = core.standard_normal(2, lambda count: b"\x00" * 8 + b"\x01" + b"\x00" * 7).numpy()
-    assert np.isfinite(extreme).all() and extreme[0] == -extreme[1] == pytest.approx(-stats.norm.ppf(2.0**-54))
+    extreme = core.standard_normal(2, lambda count: b"\x00" * 16 + b"\x01" + b"\x00" * 15).numpy()
+    assert np.isfinite(extreme).all() and extreme[0] == -extreme[1] == pytest.approx(-stats.norm.ppf(2.0**-107))
+
+
+@pytest.mark.parametrize("size", [0.5, 3.0, 6.3, 7.0, 8.0])
+def test_no_gap_between_possible_noise_is_wider_than_the_step_of_noisy_sums(size):
+    """Else a noisy sum would tell which sums are impossible, and numbers beyond 6.2 had such gaps."""
+    word = int(stats.norm.sf(size) * 2**53) << 12
+    words = np.array([word, 2**64 - 1, word + (1 << 12), 0], dtype="<u8")  # the next ones that differ in the first half
+    one, other = core.standard_normal(2, lambda count: words.tobytes()).tolist()
+    assert one != 0 and abs(one - other) < 2.0 ** -(core.BITS + 14)  # noise is first rounded to multiples of GRID²
 
 
 def test_the_noise_comes_from_the_operating_system_and_never_repeats():
@@ -466,7 +561,7 @@ def test_a_saved_private_classifier_goes_on_where_it_was(tmp_path):
 def test_batches_of_one_lesson_get_noise_once(monkeypatch):
     X, y = drawn(90, 8)
     calls = []
-    monkeypatch.setattr("amgc.core.learning.release", lambda *given: calls.append(given[0]) or release(*given))
+    monkeypatch.setattr("amgc.core.learning.release", lambda *given, **more: calls.append(given[0]) or release(*given, **more))
     classifier = AMGCClassifier(epsilon=1.0)
     for start in range(0, 90, 30):
         classifier.collect(X[start : start + 30], y[start : start + 30])

@@ -188,7 +188,12 @@ def test_info_says_what_others_can_find_out(private, make):
     assert "(ε = 2, δ = 1e-05)-differential privacy for each image" in shown and "spent so far: ε = 2 of 2" in shown
     assert any("with noise" in line for line in model.info().kept)
     shown = " ".join(make("cat", "dog").info().reveals)
-    assert "whether a given image was learned" in shown and "two versions" in shown and "merged model" in shown
+    assert (
+        "whether a given image was learned" in shown
+        and "answers alone" in shown
+        and "two versions" in shown
+        and "merged model" in shown
+    )
     assert "this model has none" in shown
 
 

@@ -105,3 +105,12 @@ def _window(values: Tensor, reach: int) -> Tensor:
     sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
     place = torch.arange(len(values))
     return sums[(place + reach + 1).clamp_max(len(values))] - sums[(place - reach).clamp_min(0)]
+
+
+def shrunk_counts(values: Tensor, noise: Tensor) -> Tensor:
+    """Return noisy counts (K,) drawn towards their average by James and Stein's estimate; exact values do not change."""
+    if len(values) < 4 or not bool(noise.any()):
+        return values
+    centre = values.mean()
+    spread = (values - centre).square().sum() / (len(values) - 3)
+    return centre + (values - centre) * (1 - noise.mean() / spread.clamp_min(1e-300)).clamp_min(0)

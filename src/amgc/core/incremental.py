@@ -72,7 +72,7 @@ class IncrementalClassifier(IncrementalStatistics):
 
     def _rows(self, X: np.ndarray) -> np.ndarray:
         """Return the rows that the statistics are of: X, or with `epsilon` projected and scaled rows."""
-        return X if self.privacy_ is None else self.privacy_.rows(X).numpy()
+        return X if self.privacy_ is None else self.privacy_.rows(X, self.sums_.dim).numpy()
 
     @property
     def is_solved(self) -> bool:
@@ -198,6 +198,8 @@ class IncrementalClassifier(IncrementalStatistics):
             if (self.sums_.classes, self.sums_.dim) != (statistics.classes, statistics.dim):
                 raise ValueError("the noisy sums are of other classes than the statistics")
             self.n_features_in_ = int(header["private"]["features"])
+            if self.sums_.dim > self.privacy_.matrix(self.n_features_in_).shape[1]:
+                raise ValueError("the noisy sums have more directions than rows")
         if header["features"]:
             self.feature_names_in_ = np.array(header["features"], dtype=object)
             if len(self.feature_names_in_) != self.n_features_in_:

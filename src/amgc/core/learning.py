@@ -18,7 +18,7 @@ from torch import Tensor
 from amgc.core.inputs import Label, check_finite, check_range, in_range, plain
 from amgc.core.parameters import check_parameters
 from amgc.core.privacy import Privacy, Sums
-from amgc.core.release import release
+from amgc.core.release import narrowing, release
 from amgc.core.shrinkage import Standardize
 from amgc.core.solver import Balance
 from amgc.core.statistics import ClassStatistics, Form
@@ -142,8 +142,12 @@ class IncrementalStatistics:
         """Add the sums of a lesson with noise."""
         assert self.privacy_ is not None
         self.privacy_.check(self.sums_.spent, np.unique(labels).tolist())
-        lesson = release(rows, labels, self.privacy_.loss)
-        self._set_sums(copy.deepcopy(self.sums_).merge(Sums.of(lesson, self.privacy_.loss)))
+        first = not self.sums_.spent  # it decides in how many directions the classifier knows its classes
+        if not first:
+            rows = rows.double() @ narrowing(rows.shape[1], self.sums_.dim)
+        lesson = release(rows, labels, self.privacy_.loss, narrow=first)
+        sums = Sums.of(lesson, self.privacy_.loss)
+        self._set_sums(sums if first else copy.deepcopy(self.sums_).merge(sums))
         self._learned(lesson.classes)
 
     def _set_sums(self, sums: Sums) -> None:
@@ -227,7 +231,8 @@ class IncrementalStatistics:
         if not self._same_rows(other):
             raise ValueError("both classifiers must be private, with the same clip, directions and centre, or neither of them.")
         if self.privacy_ is not None:
-            self._set_sums(copy.deepcopy(self.sums_).merge(other.sums_))
+            whole, width = self.privacy_.matrix(self.n_features_in_).shape[1], min(self.sums_.dim, other.sums_.dim)
+            self._set_sums(copy.deepcopy(self.sums_).narrowed(whole, width).merge(other.sums_.narrowed(whole, width)))
         else:
             self.statistics_.merge(other.statistics_)
         ahead = max(self._latest.values()) - max(other._latest.values())  # the newest classes of both are new
@@ -305,7 +310,7 @@ class IncrementalStatistics:
         one, two = (np.asarray(own.centre or [0.0] * self.n_features_in_) for own in (mine, theirs))
         # Machines differ in the last digits of a centre that an extractor computed.
         near = one.shape == two.shape and np.abs(one - two).max() <= 1e-2 * np.abs(one).max()
-        return bool(near) and (mine.clip, self.sums_.dim) == (theirs.clip, other.sums_.dim)
+        return bool(near) and (mine.clip, mine.directions) == (theirs.clip, theirs.directions)
 
     def _check_kind(self, y: np.ndarray) -> None:
         """Raise if new labels cannot be sorted with the known ones. numpy would turn numbers into strings, and True into 1."""

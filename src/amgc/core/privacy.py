@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amgc.core import symmetric
+from amgc.core import estimates, symmetric
 from amgc.core.accounting import check_settings, gaussian_epsilon, gaussian_loss
 from amgc.core.estimates import LEAST_SIGNAL, MOST_SIGNAL, along_each, largest_noise, noise_scale, signal, spectrum
 from amgc.core.inputs import Label, group_by_label
-from amgc.core.release import Lesson
+from amgc.core.release import Lesson, narrowing
 from amgc.core.spread import random_directions
 from amgc.core.statistics import ClassStatistics
 from amgc.text import listing
@@ -47,7 +47,8 @@ class Privacy:
     lessons : number of calls in which a class can be learned. Each spends its share of the budget.
     clip : norm to which longer rows are scaled down; choose it without looking at the data. None: rows are centred at their own
         average over the features and scaled to norm 1, which suits embeddings of any scale.
-    directions : more features than this are projected to this number of fixed random directions.
+    directions : more features than this are projected to this number of fixed random directions. A first lesson of few samples uses
+        fewer (`amgc.core.release.enough_directions`).
     centre : (d,), subtracted from rows first, chosen without looking at the data: the mean of public samples, for example. The
         smaller the common part of all rows, the less noise matters.
 
@@ -94,8 +95,8 @@ class Privacy:
         """Return the linear part (d, m) of `rows`."""
         return _matrix(dim, int(self.directions), self.clip is None)
 
-    def rows(self, features: Any) -> Tensor:
-        """Return features (n, d) as rows (n, m), float64, of norm at most 1."""
+    def rows(self, features: Any, directions: int | None = None) -> Tensor:
+        """Return features (n, d) as rows (n, m), float64, of norm at most 1, or projected to so many random directions."""
         given = torch.as_tensor(features).double()
         if self.centre is not None:
             if len(self.centre) != given.shape[1]:
@@ -106,7 +107,7 @@ class Privacy:
         else:  # the same, faster
             made = given - given.mean(1, keepdim=True) if self.clip is None else given
         scaled: Tensor = made / made.norm(dim=1, keepdim=True).clamp_min(self.shortest)
-        return scaled
+        return scaled if directions is None else scaled @ narrowing(scaled.shape[1], directions)
 
     @property
     def shortest(self) -> float:
@@ -213,6 +214,22 @@ class Sums:
         moved.second = self.second + cross + cross.T + self.count.sum() * torch.outer(by, by)
         return moved
 
+    def narrowed(self, whole: int, directions: int) -> Sums:
+        """Return the sums of rows that are projected to fewer of the random directions; `whole` is the size of all rows."""
+        if directions == self.dim:
+            return self
+        by = narrowing(whole, directions)
+        if self.dim < whole:  # the rows are in the first directions already
+            by = torch.eye(self.dim, dtype=torch.float64)[:, :directions] * math.sqrt(self.dim / directions)
+        made = copy.copy(self)
+        made.dim, made.centre, made.total = directions, self.centre @ by, self.total @ by
+        made.second, made.total_noise = (estimates.symmetric(by.T @ own @ by) for own in (self.second, self.total_noise))
+        scale = estimates.symmetric(by.T @ noise_scale(self.second_noise) @ by)
+        made.second_noise = scale * scale.trace()
+        variance = self.dim / directions * float(made.total_noise.trace() / self.total_noise.trace().clamp_min(1e-300))
+        made.noise = torch.stack([self.noise[:, 0], self.noise[:, 1] * variance], 1)
+        return made
+
     def rename(self, label: Label, new: Label) -> Sums:
         """Give a class another label. If another class has or had it, both become one, and their losses add up."""
         loss = self.spent.pop(label, 0.0)
@@ -250,7 +267,7 @@ class Sums:
         covariance is the total one less that of the drawn means: new samples deviate from these by so much. Covariances of
         means between directions whose variance is lost in the noise are left out.
         """
-        count = _shrunk(self.count, self.noise[:, 0]).clamp_min(1)
+        count = estimates.shrunk_counts(self.count, self.noise[:, 0]).clamp_min(1)
         samples = float(count.sum()) + self.others
         mean = self.total / count[:, None]
         common = (count @ mean) / count.sum()
@@ -324,12 +341,3 @@ class Sums:
         if any(bool((part < 0).any()) for part in (made.noise, made.total_noise.diagonal(), made.second_noise.diagonal())):
             raise ValueError("a variance of noise is negative")
         return made
-
-
-def _shrunk(values: Tensor, noise: Tensor) -> Tensor:
-    """Return noisy values (K,) drawn towards their average by James and Stein's estimate; exact values do not change."""
-    if len(values) < 4 or not bool(noise.any()):
-        return values
-    centre = values.mean()
-    spread = (values - centre).square().sum() / (len(values) - 3)
-    return centre + (values - centre) * (1 - noise.mean() / spread.clamp_min(1e-300)).clamp_min(0)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from amgc.core.estimates import along_each, largest_noise, noise_scale, shrunk_vector, spectrum, symmetric
 from amgc.core.inputs import Label, group_by_label
+from amgc.core.spread import random_directions
 
 # Shares of the loss that go to counts (at least, each time), to the common mean (at least), and to each of ROUNDS sums of x xᵀ
 # (at most and at least). The sums of classes get the rest. Chosen on held-out training features;
@@ -26,8 +27,10 @@ from amgc.core.inputs import Label, group_by_label
 COUNT, CENTRE, SECOND, LEAST = 0.01, 0.002, 0.08, 0.004
 COMMON = 0.5  # the squared norm of the common mean of rows, as `centre_share` expects it
 ROUNDS = 4
+DIRECTIONS, FEWEST = 6.0, 32  # random directions for each sample of a class, times √loss
 ENOUGH = 0.4  # samples, times √loss, over m^1.5, from which the sums of x xᵀ are worth the most
-BITS = 24  # sums and noise are multiples of about 2^-24 of the noise's standard deviation
+GRID = 2.0**-15  # rows are multiples of it, so that their sums are exact
+BITS = 16  # noisy sums are multiples of about 2^-16 of the noise's standard deviation
 
 RandomBytes = Callable[[int], bytes]
 
@@ -60,9 +63,16 @@ class Lesson:
 
 
 def release(
-    rows: Tensor, labels: Sequence[Label] | np.ndarray, loss: float, random_bytes: RandomBytes = secrets.token_bytes
+    rows: Tensor,
+    labels: Sequence[Label] | np.ndarray,
+    loss: float,
+    random_bytes: RandomBytes = secrets.token_bytes,
+    *,
+    narrow: bool = False,
 ) -> Lesson:
     """Return the noisy sums of rows (n, m) of norm at most 1, with one label each. All answers together have this loss.
+
+    narrow : project rows to as many random directions as the noisy counts and the loss suggest.
 
     Rows are centred at their noisy mean. Noise is the same in all directions, but few directions have most of the variance. So
     rows are scaled before sums are taken: by a rough covariance, to get a better one, several times, and by the last one for
@@ -72,6 +82,8 @@ def release(
     place = torch.from_numpy(inverse)
     counts = noisy_counts(place, len(classes), loss * COUNT, random_bytes)
     samples = max(float(counts.value.sum()), 1.0)
+    if narrow:
+        rows = rows.double() @ narrowing(rows.shape[1], enough_directions(samples / len(classes), loss, rows.shape[1]))
     share = second_share(samples, loss, rows.shape[1])
     whole = torch.zeros_like(place)
     centring = centre_share(samples, loss, rows.shape[1])
@@ -108,6 +120,23 @@ def release(
         radius**2 * second,
         radius**4 * scale * scale.trace(),
     )
+
+
+def enough_directions(count: float, loss: float, dim: int) -> int:
+    """Return the number of random directions in which classes of `count` samples are told apart best.
+
+    Fewer directions have less noise in all and keep the distances between rows, more or less. With few samples, too little is
+    left of the loss, or known of the common mean, in more.
+    """
+    enough = max(round(DIRECTIONS * count * math.sqrt(loss)), FEWEST)
+    return enough if enough <= dim / 3 else dim
+
+
+def narrowing(dim: int, directions: int) -> Tensor:
+    """Return the matrix (dim, directions) that projects rows to the first of fixed random directions, about as long."""
+    if directions >= dim:
+        return torch.eye(dim, dtype=torch.float64)
+    return random_directions(dim, dim)[:, :directions] * math.sqrt(dim / directions)
 
 
 def centre_share(samples: float, loss: float, dim: int) -> float:
@@ -172,26 +201,26 @@ def _joined(
 
 def noisy_counts(place: Tensor, classes: int, loss: float, random_bytes: RandomBytes) -> Noisy:
     """Return the number of samples of each class (K,)."""
-    return _noisy(torch.bincount(place, minlength=classes).double(), loss, 1, random_bytes)
+    return _noisy(torch.bincount(place, minlength=classes).double(), loss, random_bytes)
 
 
 def noisy_sums(rows: Tensor, place: Tensor, classes: int, loss: float, random_bytes: RandomBytes) -> Noisy:
     """Return the sums of rows by class (K, m); rows longer than 1 are scaled down to it. A sample is in one sum."""
-    exact = torch.zeros(classes, rows.shape[1], dtype=torch.float64).index_add_(0, place, clipped(rows))
-    return _noisy(exact, loss, rows.shape[1], random_bytes)
+    exact = torch.zeros(classes, rows.shape[1], dtype=torch.float64).index_add_(0, place, fixed(rows))
+    return _noisy(exact, loss, random_bytes)
 
 
 def noisy_squares(rows: Tensor, loss: float, random_bytes: RandomBytes) -> Noisy:
     """Return Σ x xᵀ (m, m); rows longer than 1 are scaled down to it, so a sample adds a matrix of Frobenius norm at most 1.
 
-    Off the diagonal an entry occurs twice. Times √2, it has the same share in that norm as one on the diagonal.
+    Off the diagonal an entry occurs twice in that norm, so once with half of the variance.
     """
-    rows, dim = clipped(rows), rows.shape[1]
+    rows, dim = fixed(rows), rows.shape[1]
     upper = torch.triu_indices(dim, dim)
-    weight = torch.where(upper[0] == upper[1], 1.0, math.sqrt(2)).double()
-    noisy = _noisy((rows.T @ rows)[upper[0], upper[1]] * weight, loss, len(weight), random_bytes)
+    weight = torch.where(upper[0] == upper[1], 1.0, math.sqrt(0.5)).double()
+    noisy = _noisy((rows.T @ rows)[upper[0], upper[1]], loss, random_bytes, weight)
     made = torch.zeros(dim, dim, dtype=torch.float64)
-    made[upper[0], upper[1]] = made[upper[1], upper[0]] = noisy.value / weight
+    made[upper[0], upper[1]] = made[upper[1], upper[0]] = noisy.value
     return Noisy(made, noisy.noise)
 
 
@@ -201,23 +230,36 @@ def clipped(rows: Tensor) -> Tensor:
     return rows / rows.norm(dim=1, keepdim=True).clamp_min(1)  # type: ignore[no-any-return]
 
 
-def _noisy(exact: Tensor, loss: float, numbers: int, random_bytes: RandomBytes) -> Noisy:
-    """Return values with noise; one sample changes `numbers` of them, by a vector of norm at most 1.
+def fixed(rows: Tensor) -> Tensor:
+    """Return clipped rows with each number rounded towards 0, to a multiple of `GRID`.
 
-    Both are rounded to multiples of one power of two, and added exactly. The result is then a rounding of value plus noise, and
-    the low bits of floating-point numbers tell nothing (Mironov 2012). Rounding the values may increase their difference by a
-    step each, for which there is more noise.
+    Sums of them and of their products are then exact for up to four million rows. Sums of other floating-point numbers are
+    rounded on the way, and one row more may change the rounding of all later ones (Casacuberta and others 2022).
     """
+    return (clipped(rows) / GRID).trunc() * GRID
+
+
+def _noisy(exact: Tensor, loss: float, random_bytes: RandomBytes, weight: Tensor | None = None) -> Noisy:
+    """Return values, multiples of GRID², with noise; one sample changes them by a vector of norm at most 1.
+
+    The noise is rounded to a multiple of GRID² as well, so it is added exactly. Only the noisy value is rounded further. The
+    low bits of floating-point numbers tell nothing then (Mironov 2012).
+    """
+    noise = standard_normal(exact.numel(), random_bytes).reshape(exact.shape) * loss**-0.5
+    noise = noise if weight is None else noise * weight
     step = 2.0 ** (math.floor(math.log2(loss**-0.5)) - BITS)
-    deviation = (1 + 2 * step * math.sqrt(numbers)) * loss**-0.5
-    noise = standard_normal(exact.numel(), random_bytes).reshape(exact.shape) * (deviation / step)
-    return Noisy(((exact / step).round() + noise.round()) * step, deviation**2)
+    return Noisy(((exact + (noise / GRID**2).round() * GRID**2) / step).round() * step, 1 / loss)
 
 
 def standard_normal(count: int, random_bytes: RandomBytes = secrets.token_bytes) -> Tensor:
-    """Return standard normal numbers (count,), float64, from random bytes: a sign, and 52 bits of the distribution function."""
-    words = np.frombuffer(random_bytes(8 * count), dtype="<u8")
-    share = torch.from_numpy((words >> np.uint64(12)).astype(np.float64)).add_(0.5).mul_(2.0**-53)  # above 0 and below 1/2
-    sign = torch.from_numpy((words & np.uint64(1)).astype(np.float64)).mul_(2).sub_(1)
+    """Return standard normal numbers (count,), float64, from random bytes: a sign, and 105 bits of the distribution function.
+
+    With 52 bits there would be gaps between the numbers beyond 6 that are wider than those between noisy sums. One of a million
+    numbers lies there more often than δ, and would tell which sums are impossible.
+    """
+    words = np.frombuffer(random_bytes(16 * count), dtype="<u8").reshape(count, 2)
+    high, low = (words[:, 0] >> np.uint64(12)).astype(np.float64), (words[:, 1] >> np.uint64(11)).astype(np.float64)
+    share = torch.from_numpy((high + (low + 0.5) * 2.0**-53) * 2.0**-53)  # above 0, and 1/2 at most
+    sign = torch.from_numpy((words[:, 0] & np.uint64(1)).astype(np.float64)).mul_(2).sub_(1)
     normal: Tensor = torch.special.ndtri(share)
     return normal * sign

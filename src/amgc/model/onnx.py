@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amgc.core.incremental import IncrementalClassifier
+from amgc.core.release import narrowing
 from amgc.features.onnx import IR, OPSET, ExportError, Graph, features
 from amgc.files import atomic
 from amgc.model.extractors import encode
@@ -80,6 +81,9 @@ def _graph(state: State) -> Graph:
         exact = graph.add("MatMul", exact, privacy.matrix(state.extractor.dim).numpy())
         norm = graph.add("ReduceL2", exact, np.array([1]), keepdims=1)
         exact = graph.add("Div", exact, graph.add("Max", norm, np.array(privacy.shortest)))
+        whole, width = privacy.matrix(state.extractor.dim).shape[1], state.classifier.sums_.dim
+        if width < whole:
+            exact = graph.add("MatMul", exact, narrowing(whole, width).numpy())
     weight, bias = _head(state)
     scores = graph.add("Add", graph.add("MatMul", exact, np.ascontiguousarray(weight.T)), bias)
     graph.cast(graph.add("Softmax", scores, axis=1), np.float32, output="probabilities")
