@@ -67,7 +67,7 @@ def split(train: Images, each: int, held: int, classes: int = 100) -> tuple[Imag
 
 
 def fitted(
-    options: dict[str, Any], learned: Images, name: str = "patches", known: int = 10
+    options: dict[str, Any], learned: Images, kind: str = "patches", known: int = 10
 ) -> tuple[Extractor, ClassStatistics]:
     """Return an extractor fitted on the first classes, and the statistics of all."""
     network = build(kind, image_shape=learned.shape, **({"filters": 400} | options))
