@@ -22,7 +22,7 @@ from _report import kept
 from amgc import ClassStatistics, solve_head
 from amgc.data import Images, class_order, load
 from amgc.features import build
-from amgc.features.patches import Patches
+from amgc.features.extractor import Extractor
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "the defaults": {},
@@ -66,11 +66,12 @@ def split(train: Images, each: int, held: int, classes: int = 100) -> tuple[Imag
     return tuple(train.subset(part.flatten(), label[train.labels[part.flatten()]]) for part in (rows[:, held:], rows[:, :held]))
 
 
-def fitted(options: dict[str, Any], learned: Images) -> tuple[Patches, ClassStatistics]:
-    """Return patches fitted on the first ten classes, and the statistics of all."""
-    network = build("patches", image_shape=learned.shape, **({"filters": 400} | options))
-    assert isinstance(network, Patches)
-    first = learned.subset((learned.labels < 10).nonzero().squeeze(1))
+def fitted(
+    options: dict[str, Any], learned: Images, kind: str = "patches", known: int = 10
+) -> tuple[Extractor, ClassStatistics]:
+    """Return an extractor fitted on the first classes, and the statistics of all."""
+    network = build(kind, image_shape=learned.shape, **({"filters": 400} | options))
+    first = learned.subset((learned.labels < known).nonzero().squeeze(1))
     network.fit(first, generator=torch.Generator().manual_seed(1993))
     statistics = ClassStatistics(network.dim, "shared")
     for rows in torch.arange(len(learned)).split(1000):
@@ -78,7 +79,7 @@ def fitted(options: dict[str, Any], learned: Images) -> tuple[Patches, ClassStat
     return network, statistics
 
 
-def accuracy(network: Patches, statistics: ClassStatistics, judged: Images, ridge: str | torch.Tensor = "auto") -> float:
+def accuracy(network: Extractor, statistics: ClassStatistics, judged: Images, ridge: str | torch.Tensor = "auto") -> float:
     """Return the accuracy in percent."""
     head = solve_head(statistics, margin=0.0, ridge=ridge)  # type: ignore[arg-type]
     order = [statistics.index(label) for label in range(len(statistics))]

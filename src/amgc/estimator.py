@@ -62,7 +62,7 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         With `epsilon`: norm to which longer rows are scaled down, chosen without the data. None: rows are centred at their own
         average over the features and scaled to norm 1.
     directions : int, default=768
-        With `epsilon`: more features than this are projected to this number of fixed random directions, and to fewer if the first
+        With `epsilon`: more features than this are projected to that many fixed directions, and to fewer if the first
         call has few samples for the budget: later calls use as many as it did.
     centre : array-like (n_features,) or None, default=None
         With `epsilon`: subtracted from rows first, chosen without the data, such as the mean of public samples. It raises the

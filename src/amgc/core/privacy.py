@@ -47,7 +47,7 @@ class Privacy:
     lessons : number of calls in which a class can be learned. Each spends its share of the budget.
     clip : norm to which longer rows are scaled down; choose it without looking at the data. None: rows are centred at their own
         average over the features and scaled to norm 1, which suits embeddings of any scale.
-    directions : more features than this are projected to this number of fixed random directions. A first lesson of few samples uses
+    directions : more features than this are projected to that many fixed random directions. A first lesson of few samples uses
         fewer (`amgc.core.release.enough_directions`).
     centre : (d,), subtracted from rows first, chosen without looking at the data: the mean of public samples, for example. The
         smaller the common part of all rows, the less noise matters.
