@@ -7,8 +7,8 @@
 
 All rows of a seed have the same network, because none of them changes its training: only what is stored of old classes and the
 classifier differ. `none` never moves statistics, `mean` moves means by the drift of the new images near them, `linear` maps
-means and covariances. λ is AMGC's margin (VE) of old classes. Two controls of it: a ridge, added to the variances of all classes,
-which is as large as VE is on average (λ = 0.4 of about 0.2), and λ for all classes. The rows of LDC are runs of their own, with
+means and covariances. λ is AMGC's margin (VE) of old classes. Two controls of it: a ridge on the variances of all classes,
+as large as VE is on average (λ = 0.4 of about 0.2), and λ for all classes. The rows of LDC are runs of their own, with
 the same training. CIFAR-100 has no rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start`
 takes the training from runs of it with other seeds, ten tasks each: that of task 1 from …/ncm, that of all tasks from the first
 of sdc, adc, ldc, dpcr and amgc-drift that was run.
