@@ -7,10 +7,11 @@
 
 All rows of a seed have the same network, because none of them changes its training: only what is stored of old classes and the
 classifier differ. `none` never moves statistics, `mean` moves means by the drift of the new images near them, `linear` maps
-means and covariances. λ is AMGC's margin (VE). The rows of LDC are runs of their own, with the same training. CIFAR-100 has no
-rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start` takes the training from runs of
-it with other seeds, ten tasks each: that of task 1 from …/ncm, that of all tasks from the first of sdc, adc, ldc, dpcr and
-amgc-drift that was run.
+means and covariances. λ is AMGC's margin (VE) of old classes. Two controls of it: a ridge on the variances of all classes,
+as large as VE is on average (λ = 0.4 of about 0.2), and λ for all classes. The rows of LDC are runs of their own, with
+the same training. CIFAR-100 has no rows of LDC and ADC, because benchmarks/bench.py runs them with the same training. `--start`
+takes the training from runs of it with other seeds, ten tasks each: that of task 1 from …/ncm, that of all tasks from the first
+of sdc, adc, ldc, dpcr and amgc-drift that was run.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from typing import Any, ClassVar
 import torch
 from _report import kept
 
+from amgc import solve_head
 from amgc.cli.presets import named
 from amgc.data import TaskStream, load
 from amgc.engine.config import Config, Machine
 from amgc.engine.run import run
 from amgc.engine.session import order_and_sizes
+from amgc.methods.amgc_drift import AMGCDrift
 from amgc.methods.contract import Features, Task, TaskImages
 from amgc.methods.lwf import LwF
 from amgc.methods.registry import find, method
@@ -49,11 +52,26 @@ ROWS |= {
     for kind in ("none", "mean", "linear")
     for margin in (0.0, 0.4)
 }
+CONTROLS = {
+    "amgc, linear, ridge 0.08": ("amgc-drift", {"ridge": 0.08}),
+    "amgc, linear, λ = 0.4 for all classes": ("amgc-drift", {"margin": 0.4, "everywhere": True}),
+}
 LDC = {
     "ldc, random start, 20 epochs": {"initial": "random"},
     "ldc, random start, 200 epochs": {"initial": "random", "second": {"epochs": 200}},
     "ldc, from the identity, 20 epochs": {"initial": "identity"},
 }
+
+
+class Everywhere(AMGCDrift):
+    """AMGC with drift compensation that enlarges the variances of all classes."""
+
+    def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
+        for rows, labels in features:
+            self.statistics.update(rows, labels)
+        solved = solve_head(self.statistics, margin=self.hyper.margin, balance=self.hyper.balance)
+        order = [self.statistics.index(label) for label in task.seen]
+        self.solved.set(solved.weight[order], solved.bias[order])
 
 
 @method("many", find("sdc").hyper)
@@ -66,10 +84,11 @@ class Many(LwF[Any]):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.rows: dict[str, Any] = {}
-        for name, (kind, options) in self.chosen.items():
-            entry, options = find(kind), dict(options)
-            still = options.pop("still", False)
-            made = entry.kind(replace(entry.hyper, first=self.hyper.first, later=self.hyper.later, **options), *arguments[1:])
+        for name, (name_of_method, options) in self.chosen.items():
+            entry, options = find(name_of_method), dict(options)
+            still, everywhere = options.pop("still", False), options.pop("everywhere", False)
+            kind = Everywhere if everywhere else entry.kind
+            made = kind(replace(entry.hyper, first=self.hyper.first, later=self.hyper.later, **options), *arguments[1:])
             made.still = still  # type: ignore[attr-defined]
             self.rows[name] = made
 
@@ -92,14 +111,23 @@ class Many(LwF[Any]):
         return own
 
 
-def curve(predictions: list[torch.Tensor], stream: TaskStream) -> list[float]:
-    """Return the accuracy after each task in percent, from all predictions in the order of the evaluation."""
-    joined, start, found = torch.cat(predictions), 0, []
+def figures(right: list[torch.Tensor], total: list[torch.Tensor], old: int) -> list[float]:
+    """Return LA, AIA, and the accuracy on old and new classes after the last task, in percent, from counts of every class."""
+    each = [float(one.sum() / all.sum()) for one, all in zip(right, total, strict=True)]
+    halves = [float(right[-1][part].sum() / total[-1][part].sum()) for part in (slice(old), slice(old, None))]
+    return [100 * value for value in (each[-1], statistics.mean(each), *halves)]
+
+
+def counted(predictions: list[torch.Tensor], stream: TaskStream) -> list[float]:
+    """Return the figures of a row, from all its predictions in the order of the evaluation."""
+    joined, start, right, total = torch.cat(predictions), 0, [], []
     for task in range(len(stream)):
         labels = torch.cat([stream.test_new(index).labels for index in range(task + 1)])
-        found.append(100 * float((joined[start : start + len(labels)] == labels).double().mean()))
+        correct = labels[joined[start : start + len(labels)] == labels]
+        right.append(correct.bincount(minlength=int(labels.max()) + 1))
+        total.append(labels.bincount())
         start += len(labels)
-    return found
+    return figures(right, total, len(total[-2]))
 
 
 def settings(name: str, preset: str, changes: dict[str, Any], seed: int, **machine: Any) -> Config:
@@ -120,17 +148,18 @@ def settings(name: str, preset: str, changes: dict[str, Any], seed: int, **machi
 def measured(
     preset: str, seed: int, short: dict[str, Any], ldc: dict[str, dict[str, Any]], **machine: Any
 ) -> dict[str, list[float]]:
-    """Return the accuracy after each task of every row."""
+    """Return LA, AIA, and the accuracy on old and new classes, of every row."""
     dataset, found = load(named(preset).data), {}
     Many.predictions = {}
     with tempfile.TemporaryDirectory() as folder:
         config = settings("many", preset, short, seed, **machine)
         run(config, Path(folder) / "many", dataset=dataset)
         stream = TaskStream(dataset, *order_and_sizes(config, dataset))
-        found = {name: curve(each, stream) for name, each in Many.predictions.items()}
+        found = {name: counted(each, stream) for name, each in Many.predictions.items()}
         for name, changes in ldc.items():
             lines = run(settings("ldc", preset, short | changes, seed), Path(folder) / name, dataset=dataset)
-            found[name] = [100 * sum(line["correct"]) / sum(line["total"]) for line in lines]
+            right, total = ([torch.tensor(line[part]) for line in lines] for part in ("correct", "total"))
+            found[name] = figures(right, total, len(total[-2]))
     return found
 
 
@@ -152,19 +181,18 @@ def main() -> None:
     if chosen.cifar:
         preset, seeds, ldc = str(Path(__file__).with_name("bench.toml")), [1993], {}
         seeds = [load_run(start).config["seed"] for start in chosen.start] or seeds
-        Many.chosen = {name: row for name, row in ROWS.items() if name != "adc"}
+        Many.chosen = {name: row for name, row in (ROWS | CONTROLS).items() if name != "adc"}
     short = {"first": {"epochs": 1}, "later": {"epochs": 1}} if chosen.quick else {}
     torch.set_num_threads(torch.get_num_threads() if chosen.cifar else 1)
     with kept("compensation_cifar" if chosen.cifar else "compensation"):
-        curves = [
+        rows = [
             measured(preset, seed, short, ldc, start=start, precision=chosen.precision)
             for seed, start in list(zip_longest(seeds, chosen.start))[: 1 if chosen.quick else None]
         ]
-        preset = Path(preset).stem
-        print(f"{preset}, {chosen.precision}, seeds {', '.join(map(str, seeds))}: LA, AIA in percent")
-        for name in curves[0]:
-            la, aia = [each[name][-1] for each in curves], [statistics.mean(each[name]) for each in curves]
-            print(f"  {name:36}  {spread(la):12}  {spread(aia)}")
+        print(f"{Path(preset).stem}, {chosen.precision}, seeds {', '.join(map(str, seeds))}: LA, AIA, old, new in percent")
+        for name in rows[0]:
+            columns = zip(*(row[name] for row in rows), strict=True)
+            print(f"  {name:37}  " + "  ".join(f"{spread(list(values)):12}" for values in columns).rstrip())
 
 
 if __name__ == "__main__":
