@@ -42,6 +42,7 @@ class IncrementalStatistics:
     sums_: Sums  # if there are any: the noisy sums that `statistics_` follow from
     _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
     _waiting: list[tuple[Tensor, np.ndarray]] | None = None  # rows and labels of the lesson that is being collected
+    narrow_to: int | None = None  # random directions of the first lesson with `epsilon`; None: it chooses
 
     def __init__(
         self,
@@ -110,6 +111,15 @@ class IncrementalStatistics:
         self._waiting = [*(self._waiting or []), (privacy.rows(X).float(), y)]
         return self
 
+    def __getstate__(self) -> Any:
+        """Refuse to copy or pickle rows that have no noise yet."""
+        if self._waiting is not None:
+            raise ValueError(
+                "a lesson is being collected, and its rows have no noise yet; call finish before you copy or save."
+            )
+        above = getattr(super(), "__getstate__", None)  # Python 3.10 has none
+        return self.__dict__.copy() if above is None else above()
+
     def finish(self) -> Self:
         """End the lesson whose batches were given to `collect`. If it fails, the lesson is dropped and nothing changes."""
         waiting, self._waiting = self._waiting, None
@@ -142,12 +152,12 @@ class IncrementalStatistics:
         """Add the sums of a lesson with noise."""
         assert self.privacy_ is not None
         self.privacy_.check(self.sums_.spent, np.unique(labels).tolist())
-        first = not self.sums_.spent  # it decides in how many directions the classifier knows its classes
-        if not first:
-            rows = rows.double() @ narrowing(rows.shape[1], self.sums_.dim)
-        lesson = release(rows, labels, self.privacy_.loss, narrow=first)
+        directions = self.sums_.dim if self.sums_.spent else self.narrow_to
+        if directions is not None:
+            rows = rows.double() @ narrowing(rows.shape[1], directions)
+        lesson = release(rows, labels, self.privacy_.loss, narrow=directions is None)
         sums = Sums.of(lesson, self.privacy_.loss)
-        self._set_sums(sums if first else copy.deepcopy(self.sums_).merge(sums))
+        self._set_sums(copy.deepcopy(self.sums_).merge(sums) if self.sums_.spent else sums)
         self._learned(lesson.classes)
 
     def _set_sums(self, sums: Sums) -> None:
