@@ -117,8 +117,7 @@ class IncrementalStatistics:
             raise ValueError(
                 "a lesson is being collected, and its rows have no noise yet; call finish before you copy or save."
             )
-        above = getattr(super(), "__getstate__", None)  # Python 3.10 has none
-        return self.__dict__.copy() if above is None else above()
+        return getattr(super(), "__getstate__", self.__dict__.copy)()  # Python 3.10 has none
 
     def finish(self) -> Self:
         """End the lesson whose batches were given to `collect`. If it fails, the lesson is dropped and nothing changes."""
@@ -136,9 +135,8 @@ class IncrementalStatistics:
         result = cls(**parameters)
         result._check_parameters()
         result.n_features_in_ = statistics.dim
-        own = result._restart()
-        own.merge(statistics)
-        result._learned(own.classes)
+        result._restart().merge(statistics)
+        result._learned(result.statistics_.classes)
         return result
 
     def _update(self, X: np.ndarray, y: np.ndarray) -> None:
@@ -155,10 +153,9 @@ class IncrementalStatistics:
         directions = self.sums_.dim if self.sums_.spent else self.narrow_to
         if directions is not None:
             rows = rows.double() @ narrowing(rows.shape[1], directions)
-        lesson = release(rows, labels, self.privacy_.loss, narrow=directions is None)
-        sums = Sums.of(lesson, self.privacy_.loss)
+        sums = Sums.of(release(rows, labels, self.privacy_.loss, narrow=directions is None), self.privacy_.loss)
         self._set_sums(copy.deepcopy(self.sums_).merge(sums) if self.sums_.spent else sums)
-        self._learned(lesson.classes)
+        self._learned(sums.classes)
 
     def _set_sums(self, sums: Sums) -> None:
         """Replace the noisy sums, and the statistics that follow from them."""
@@ -241,8 +238,8 @@ class IncrementalStatistics:
         if not self._same_rows(other):
             raise ValueError("both classifiers must be private, with the same clip, directions and centre, or neither of them.")
         if self.privacy_ is not None:
-            whole, width = self.privacy_.matrix(self.n_features_in_).shape[1], min(self.sums_.dim, other.sums_.dim)
-            self._set_sums(copy.deepcopy(self.sums_).narrowed(whole, width).merge(other.sums_.narrowed(whole, width)))
+            to = self.privacy_.matrix(self.n_features_in_).shape[1], min(self.sums_.dim, other.sums_.dim)
+            self._set_sums(copy.deepcopy(self.sums_).narrowed(*to).merge(other.sums_.narrowed(*to)))
         else:
             self.statistics_.merge(other.statistics_)
         ahead = max(self._latest.values()) - max(other._latest.values())  # the newest classes of both are new
