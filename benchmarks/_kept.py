@@ -13,12 +13,14 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w
 class Kept:
     """The output of one benchmark: paragraphs, separated by empty lines, of rows `NAME  figures …` or `NAME: figures …`.
 
-    The first paragraph, with command, commit and machine, is ignored.
+    The first paragraph, with command, commit and machine, is not searched. commit : that of the run; "" if it is not stated.
     """
 
     def __init__(self, text: str, name: str = "the text") -> None:
         self.text = text.partition("\n\n")[2].lstrip("\n") if text.startswith("command:") else text
         self.name = name
+        found = re.search(r"^commit: +(\S+)", text, flags=re.M)
+        self.commit = found[1] if found else ""
 
     def row(self, name: str, part: str = "") -> str:
         """Return the text after `name` in the only row of that name, in the paragraph that has `part` in one of its lines."""

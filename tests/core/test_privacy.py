@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -556,6 +558,15 @@ def test_a_saved_private_classifier_goes_on_where_it_was(tmp_path):
     assert torch.equal(again.sums_.second, classifier.sums_.second)
     with pytest.raises(BudgetError):
         again.partial_fit(X, y)
+
+
+def test_rows_that_wait_for_their_noise_are_not_pickled_or_copied():
+    made = AMGCClassifier(epsilon=1.0)
+    made.collect(*drawn(9, 4))
+    for write in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(ValueError, match="its rows have no noise yet"):
+            write(made)
+    pickle.dumps(made.finish())
 
 
 def test_batches_of_one_lesson_get_noise_once(monkeypatch):

@@ -160,6 +160,20 @@ def test_a_manifest_without_the_budget_of_its_classes_is_refused(private):
         Model.open(model.path)
 
 
+def test_a_small_lesson_does_not_narrow_a_model_that_has_learned_many_images(tmp_path):
+    random = np.random.default_rng(0)
+    means = random.normal(size=(4, 600))
+    vectors = [mean + 0.5 * random.normal(size=(count, 600)) for mean, count in zip(means, (60, 60, 5, 5), strict=True)]
+    for name, first, later, narrow in (("wide", (0, 1), (2,), False), ("narrow", (2, 3), (0,), True)):
+        model = Model.create(tmp_path / name, "vectors", privacy=Privacy(8.0))
+        model.learn_all({str(place): vectors[place] for place in first})
+        width = model._state.classifier.sums_.dim
+        assert (width < 200) == narrow
+        model.learn_all({str(place): vectors[place] for place in later})
+        assert model._state.classifier.sums_.dim == width
+        assert Model.open(model.path).evaluate({str(later[0]): vectors[later[0]]}).accuracy > 0.5
+
+
 def test_sites_merge_their_noisy_sums_and_a_copy_is_noticed(private, tmp_path):
     one, other = private("one"), private("other")
     one.learn_all({kind: draw(kind, 60) for kind in KINDS[:2]})

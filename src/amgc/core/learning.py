@@ -42,6 +42,7 @@ class IncrementalStatistics:
     sums_: Sums  # if there are any: the noisy sums that `statistics_` follow from
     _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
     _waiting: list[tuple[Tensor, np.ndarray]] | None = None  # rows and labels of the lesson that is being collected
+    narrow_to: int | None = None  # random directions of the first lesson with `epsilon`; None: it chooses
 
     def __init__(
         self,
@@ -110,6 +111,14 @@ class IncrementalStatistics:
         self._waiting = [*(self._waiting or []), (privacy.rows(X).float(), y)]
         return self
 
+    def __getstate__(self) -> Any:
+        """Refuse to copy or pickle rows that have no noise yet."""
+        if self._waiting is not None:
+            raise ValueError(
+                "a lesson is being collected, and its rows have no noise yet; call finish before you copy or save."
+            )
+        return getattr(super(), "__getstate__", self.__dict__.copy)()  # Python 3.10 has none
+
     def finish(self) -> Self:
         """End the lesson whose batches were given to `collect`. If it fails, the lesson is dropped and nothing changes."""
         waiting, self._waiting = self._waiting, None
@@ -126,9 +135,8 @@ class IncrementalStatistics:
         result = cls(**parameters)
         result._check_parameters()
         result.n_features_in_ = statistics.dim
-        own = result._restart()
-        own.merge(statistics)
-        result._learned(own.classes)
+        result._restart().merge(statistics)
+        result._learned(result.statistics_.classes)
         return result
 
     def _update(self, X: np.ndarray, y: np.ndarray) -> None:
@@ -142,13 +150,12 @@ class IncrementalStatistics:
         """Add the sums of a lesson with noise."""
         assert self.privacy_ is not None
         self.privacy_.check(self.sums_.spent, np.unique(labels).tolist())
-        first = not self.sums_.spent  # it decides in how many directions the classifier knows its classes
-        if not first:
-            rows = rows.double() @ narrowing(rows.shape[1], self.sums_.dim)
-        lesson = release(rows, labels, self.privacy_.loss, narrow=first)
-        sums = Sums.of(lesson, self.privacy_.loss)
-        self._set_sums(sums if first else copy.deepcopy(self.sums_).merge(sums))
-        self._learned(lesson.classes)
+        directions = self.sums_.dim if self.sums_.spent else self.narrow_to
+        if directions is not None:
+            rows = rows.double() @ narrowing(rows.shape[1], directions)
+        sums = Sums.of(release(rows, labels, self.privacy_.loss, narrow=directions is None), self.privacy_.loss)
+        self._set_sums(copy.deepcopy(self.sums_).merge(sums) if self.sums_.spent else sums)
+        self._learned(sums.classes)
 
     def _set_sums(self, sums: Sums) -> None:
         """Replace the noisy sums, and the statistics that follow from them."""
@@ -231,8 +238,8 @@ class IncrementalStatistics:
         if not self._same_rows(other):
             raise ValueError("both classifiers must be private, with the same clip, directions and centre, or neither of them.")
         if self.privacy_ is not None:
-            whole, width = self.privacy_.matrix(self.n_features_in_).shape[1], min(self.sums_.dim, other.sums_.dim)
-            self._set_sums(copy.deepcopy(self.sums_).narrowed(whole, width).merge(other.sums_.narrowed(whole, width)))
+            to = self.privacy_.matrix(self.n_features_in_).shape[1], min(self.sums_.dim, other.sums_.dim)
+            self._set_sums(copy.deepcopy(self.sums_).narrowed(*to).merge(other.sums_.narrowed(*to)))
         else:
             self.statistics_.merge(other.statistics_)
         ahead = max(self._latest.values()) - max(other._latest.values())  # the newest classes of both are new

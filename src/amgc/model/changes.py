@@ -75,7 +75,10 @@ class Lesson:
     def begin(cls, state: State) -> Lesson:
         """Return an empty lesson for a model."""
         parameters: dict[str, Any] = state.manifest.made["classifier"]
-        return cls(IncrementalClassifier(**parameters))
+        classifier = IncrementalClassifier(**parameters)
+        if isinstance(state.classifier, IncrementalClassifier) and state.manifest.private:
+            classifier.narrow_to = state.classifier.sums_.dim
+        return cls(classifier)
 
     def add(
         self, state: State, given: Sequence[Input], labels: Sequence[str], on_corrupt: str, earlier: Earlier
