@@ -66,12 +66,15 @@ def test_a_linear_adapter_transforms_the_gaussians_exactly_but_for_the_draws() -
     matrix = torch.randn(3, 3, generator=torch.Generator().manual_seed(2))
     made.adapter = torch.nn.Linear(3, 3, bias=False)
     made.adapter.weight.data.copy_(matrix)
+    given: list[int] = []
+    made.adapter.register_forward_hook(lambda _, rows, __: given.append(rows[0].numel() // 3))
     mean, covariance = made.statistics.mean.clone(), made.statistics.covariance.double().clone()
     with torch.no_grad():
         made.adapt_gaussians(range(2), torch.Generator().manual_seed(3))
     matrix = matrix.double()
     torch.testing.assert_close(made.statistics.mean, mean @ matrix.T, rtol=0.05, atol=0.05)
     torch.testing.assert_close(made.statistics.covariance.double(), matrix @ covariance @ matrix.T, rtol=0.05, atol=0.05)
+    assert given == [50_000, 50_000]  # one class at a time, so that the memory does not grow with the classes
 
 
 def test_scores_are_mahalanobis_distances_by_shrunk_correlations_of_unit_vectors() -> None:

@@ -140,9 +140,9 @@ class AdaGauss(Rotated[AdaGaussHyper]):
     def adapt_gaussians(self, labels: range, generator: torch.Generator) -> None:
         """Replace the Gaussian of each old class by that of its draws behind the adapter."""
         draw = gaussian.Sampler(self.statistics.mean.float(), self.statistics.covariances)
-        adapted = self.adapter(draw(self.hyper.draws, generator)).double()
-        for label in labels:
-            rows = adapted[self.statistics.index(label)]
+        drawn = draw(self.hyper.draws, generator)
+        for label in labels:  # one at a time: the hidden units of all take 160 MB per class
+            rows = self.adapter(drawn[self.statistics.index(label)]).double()
             drift.move(self.statistics, label, rows.mean(0), torch.cov(rows.T))
 
     # ---- scores ----------------------------------------------------------------------------------------------------------
