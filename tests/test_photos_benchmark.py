@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 COUNTS = ("1", "5", "all")
@@ -36,6 +37,20 @@ def test_the_calibration_error_is_the_mean_gap_of_the_bins(modules) -> None:
             expected += own.mean() * abs(right - probabilities[own].max(1).mean())
     assert modules.photo_scores.calibration_error(probabilities, labels) == pytest.approx(expected, rel=1e-12)
     assert modules.photo_scores.calibration_error(np.eye(3), np.arange(3)) == 0
+
+
+def test_the_gap_of_answers_that_are_right_as_often_as_stated_is_only_chance(modules) -> None:
+    rng = np.random.default_rng(0)
+    stated = rng.uniform(0.2, 1, 200_000)
+    assert modules.photo_scores.gap(stated, rng.random(200_000) < stated) < 0.01
+    assert modules.photo_scores.gap(stated, rng.random(200_000) < stated - 0.1) == pytest.approx(0.1, abs=0.01)
+
+
+def test_distances_are_those_of_mahalanobis(modules) -> None:
+    rng = np.random.default_rng(0)
+    means, Q, root = rng.normal(size=(3, 5)), rng.normal(size=(7, 5)), rng.normal(size=(5, 5))
+    expected = cdist(means, Q, "mahalanobis", VI=root @ root.T) ** 2
+    np.testing.assert_allclose(modules.photo_scores.distances(means, root @ root.T, Q), expected, rtol=1e-10)
 
 
 def test_the_rotation_does_not_change_logistic_regression(modules, monkeypatch) -> None:
