@@ -560,6 +560,14 @@ def test_a_saved_private_classifier_goes_on_where_it_was(tmp_path):
         again.partial_fit(X, y)
 
 
+def test_a_file_of_an_earlier_version_is_refused_by_name():
+    made = AMGCClassifier(epsilon=8.0).fit(*drawn(60, 4))
+    header, tensors = made.packed()
+    del tensors["sums.centre"]  # as of the first versions
+    with pytest.raises(ValueError, match="private classes of an earlier version, without 'centre', cannot be read; learn them"):
+        AMGCClassifier.from_packed(header, tensors)
+
+
 def test_rows_that_wait_for_their_noise_are_not_pickled_or_copied():
     made = AMGCClassifier(epsilon=1.0)
     made.collect(*drawn(9, 4))

@@ -324,6 +324,10 @@ class Sums:
         made.classes = list(header["classes"])
         classes = len(made.classes)
         shapes = {"centre": (made.dim,), "count": (classes,), "total": (classes, made.dim), "noise": (classes, 2)}
+        if missing := ({*shapes, *MATRICES} - tensors.keys()):
+            raise ValueError(
+                f"private classes of an earlier version, without {min(missing)!r}, cannot be read; learn them again"
+            )
         for name, shape in shapes.items():
             if tensors[name].shape != shape:
                 raise ValueError(f"{name!r} has shape {tuple(tensors[name].shape)}")
