@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from reference import few, many
 from safetensors import safe_open
 
-from amgc import tensor_files
+from amgc import files, tensor_files
 from amgc.files import FileFormatError
+from amgc.runs.folder import RunError, RunFolder
 from amgc.tensor_files import read, write
 
 pytestmark = pytest.mark.cpus
@@ -311,3 +312,15 @@ def test_the_file_has_the_permissions_of_an_ordinary_one(tmp_path):
     (tmp_path / "ordinary").write_bytes(b"")
     write(tmp_path / "model", KIND, HEADER, TENSORS)
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "Infinity", "NaN"])
+def test_a_number_that_is_not_finite_is_refused_where_it_has_no_meaning(tmp_path, number):
+    with pytest.raises(ValueError, match="it holds"):
+        files.parse_json(f'{{"seconds": {number}}}', finite=True)
+    line = f'{{"task": 0, "correct": [1], "total": [2], "seconds": {{"train": {number}}}, "kept_bytes": 8}}\n'
+    (tmp_path / "metrics.jsonl").write_text(line)
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 1 is damaged"):
+        RunFolder(tmp_path).metrics()
+    (tmp_path / "metrics.jsonl").write_text(line.replace(number, "1.5"))
+    assert RunFolder(tmp_path).metrics()[0].seconds == {"train": 1.5}

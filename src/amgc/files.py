@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from amgc.text import byte_size
 
@@ -114,7 +115,7 @@ def parse_json(content: bytes | str, *, finite: bool = False) -> Any:
     """Return the value of a JSON text; raise ValueError if it is invalid. `finite` rejects NaN and infinity."""
     try:
         text = content.decode() if isinstance(content, bytes) else content
-        return json.loads(text, parse_constant=_reject if finite else None)
+        return json.loads(text, parse_constant=_reject, parse_float=_finite) if finite else json.loads(text)
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 
@@ -128,8 +129,14 @@ def read_json(path: str | os.PathLike[str], *, finite: bool = False) -> Any:
         raise FileFormatError(f"{os.fspath(path)!r} is damaged ({error}); restore it from a copy.") from error
 
 
-def _reject(constant: str) -> None:
+def _reject(constant: str) -> NoReturn:
     raise ValueError(f"it holds {constant}")
+
+
+def _finite(text: str) -> float:
+    """Return a number; 1e400 is as infinite as Infinity."""
+    value = float(text)
+    return value if math.isfinite(value) else _reject(text)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -184,7 +184,7 @@ class RunFolder:
 def _line(text: bytes, task: int, file: Path) -> TaskLine:
     where = f"{file}, line {task + 1}"
     try:
-        content = files.parse_json(text)
+        content = files.parse_json(text, finite=True)
     except ValueError as error:
         raise RunError(f"{where} is damaged ({error}); `amgc resume` rewrites the file.") from error
     try:
