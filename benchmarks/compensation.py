@@ -21,6 +21,7 @@ import os
 import statistics
 import tempfile
 from dataclasses import replace
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
@@ -74,6 +75,16 @@ class Everywhere(AMGCDrift):
         self.solved.set(solved.weight[order], solved.bias[order])
 
 
+class Shared:
+    """The images of a task, of which every network computes the features once for all rows."""
+
+    def __init__(self, images: TaskImages) -> None:
+        self.images, self.features = images, cache(images.features)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.images, name)
+
+
 @method("many", find("sdc").hyper)
 class Many(LwF[Any]):
     """LwF's training, after which every row of the table stores its own statistics of the same features."""
@@ -93,9 +104,10 @@ class Many(LwF[Any]):
             self.rows[name] = made
 
     def collect(self, task: Task, images: TaskImages, generator: torch.Generator) -> None:
+        shared: Any = Shared(images)
         for made in self.rows.values():
             made.task, made.old = task, None if made.still else self.old
-            made.collect(task, images, generator)
+            made.collect(task, shared, generator)
 
     def end(self, task: Task, features: Features, generator: torch.Generator) -> None:
         super().end(task, features, generator)
