@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,15 @@ def tensors(statistics: ClassStatistics, *, exact: bool = False) -> dict[str, Te
     if statistics.form == "shared":
         found["scatter"] = symmetric.packed(statistics._scatter.upper)
     return found
+
+
+def nbytes(statistics: ClassStatistics) -> int:
+    """Return the bytes of `tensors`, without making them."""
+    triangle, total = statistics.dim * (statistics.dim + 1) // 2, 0
+    for name, rows in statistics._used.items():
+        numbers = triangle if name == "full" else math.prod(rows.shape[1:])
+        total += len(statistics) * numbers * (2 if name == "factor" else rows.element_size())
+    return total + (triangle * statistics._scatter.upper.element_size() if statistics.form == "shared" else 0)
 
 
 def fill(statistics: ClassStatistics, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -168,7 +168,7 @@ class ClassStatistics:
     @property
     def nbytes(self) -> int:
         """Bytes that `save` writes, without the small header."""
-        return sum(tensor.nbytes for tensor in self.tensors().values())
+        return packing.nbytes(self)
 
     # ---- updating ----------------------------------------------------------------------------------------------------
 

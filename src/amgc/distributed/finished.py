@@ -132,12 +132,11 @@ class Finished:
             return None
 
     def tidy(self, merged: Merged, *, always: bool = False) -> None:
-        """Replace the files of merged parts by their sum, if they take at least as much space as the last sum did."""
+        """Replace the files of merged parts by their sum, if they take at least as much space."""
         parts = [path for path in self.folder.glob("part-*.safetensors") if path.name < self.part(merged.done).name]
-        size, path = self.in_memory + sum(part.stat().st_size for part in parts), self.folder / MERGED
-        last = path.stat().st_size if path.exists() else 0
-        if (always or (size and size >= last)) and hides_images(merged.statistics):
-            merged.write(path)
+        size = self.in_memory + sum(part.stat().st_size for part in parts)
+        if (always or (size and size >= merged.statistics.nbytes)) and hides_images(merged.statistics):
+            merged.write(self.folder / MERGED)
             self.in_memory = 0
             for part in parts:
                 part.unlink()

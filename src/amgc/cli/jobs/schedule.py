@@ -30,7 +30,6 @@ class Work:
 
     cell: Cell
     key: str | None  # equal for cells with the same training of task 1
-    training: str | None = None  # equal for cells with the same training of all tasks
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
     run: RunRecord | None = None
     reason: str = ""  # why it failed
@@ -39,12 +38,13 @@ class Work:
     seconds: float | None = None  # from submission to end
     read_at: float = 0.0
     restarts: int = 0
+    training: str | None = None  # equal for cells with the same training of all tasks
 
     @classmethod
     def of(cls, cell: Cell) -> Work:
         run = cell.record()
         state: Literal["waiting", "done"] = "done" if run is not None and run.finished else "waiting"
-        return cls(cell, cell.start_key(), cell.training_key(), state, run)
+        return cls(cell, cell.start_key(), state, run, training=cell.training_key())
 
     def refresh(self) -> None:
         """Read the run's files, at most once per READ_SECONDS."""
@@ -113,7 +113,7 @@ def start(works: Sequence[Work], executor: Executor, environment: dict[str, str]
                 log=str(one.cell.log.resolve()),
                 start=None if source is one else str(source.cell.folder.resolve()),
                 cwd=os.getcwd(),
-                keep_tasks=not source.cell.keeps_tasks and any(other.state == "waiting" for other in alike),
+                keep_tasks=any(other.state == "waiting" for other in alike) and not source.cell.keeps_tasks,
                 environment=environment,
                 trusted=one.cell.python_files,
             )
