@@ -96,7 +96,7 @@ class Privacy:
         return _matrix(dim, int(self.directions), self.clip is None)
 
     def rows(self, features: Any, directions: int | None = None) -> Tensor:
-        """Return features (n, d) as rows (n, m), float64, of norm at most 1, or projected to so many random directions."""
+        """Return features (n, d) as rows (n, m), float64, of norm at most 1, or projected to `directions`."""
         given = torch.as_tensor(features).double()
         if self.centre is not None:
             if len(self.centre) != given.shape[1]:

@@ -219,7 +219,7 @@ def worker_memory(state: State, classes: int = CHUNK) -> int:
     They are those of the process, the extractor, a chunk of images or vectors, and some copies of the statistics of a shard:
     those of a chunk are added to them, and the sum is packed to be sent.
     """
-    each, matrix = _statistics_bytes(state, classes, torch.float32)
+    each, matrix = _statistics_bytes(state, classes)
     own = PROCESS + COPIES * each + 2 * matrix
     if not isinstance(state.extractor, Extractor):
         return own + 6 * VECTORS_BYTES
@@ -233,16 +233,16 @@ def driver_memory(state: State, classes: int) -> int:
     They are those of the process, the sum in float64 (twice float32), one part, the model's statistics and a copy of them, what
     a solve needs of a shared matrix, and what calibration computes.
     """
-    each, matrix = _statistics_bytes(state, classes, torch.float32)
+    each, matrix = _statistics_bytes(state, classes)
     return PROCESS + 5 * each + 8 * matrix + TABLES * 8 * DRAWS * classes
 
 
-def _statistics_bytes(state: State, classes: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of the statistics of this number of classes, and of a matrix that they share."""
+def _statistics_bytes(state: State, classes: int) -> tuple[int, int]:
+    """Return the bytes of the statistics of this number of classes in float32, and of a matrix that they share."""
     own = Lesson.begin(state).classifier
     assert state.extractor is not None
     dim = state.extractor.dim
-    shapes = Spread(own.covariance, dim, min(own.rank, dim), dtype).shapes().values()
-    each = 8 * dim + dtype.itemsize * sum(torch.Size(shape).numel() for shape in shapes)
-    matrix = dtype.itemsize * dim * (dim + ROWS) if own.covariance == "shared" else 0
+    shapes = Spread(own.covariance, dim, min(own.rank, dim), torch.float32).shapes().values()
+    each = 8 * dim + 4 * sum(torch.Size(shape).numel() for shape in shapes)
+    matrix = 4 * dim * (dim + ROWS) if own.covariance == "shared" else 0
     return classes * each, matrix
