@@ -60,6 +60,14 @@ def representatives(items: list[pytest.Item], share: int, shares: int) -> set[py
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep states for undo in a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AMGC_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_power_cut() -> Iterator[None]:
     """Do not wait until files reach the disk. The tests write thousands of them."""
     with pytest.MonkeyPatch.context() as patch:

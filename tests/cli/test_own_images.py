@@ -334,3 +334,14 @@ def test_help_names_the_commands(capsys):
         assert "MODEL" in capsys.readouterr().out
     assert main(["--help"]) == 0
     assert "own images" in capsys.readouterr().out
+
+
+def test_learn_says_what_few_images_of_a_known_class_give_away(taught, capsys):
+    for count, said in ((1, "Only one image more"), (4, "Only 4 images more, or fewer"), (5, "")):
+        assert main(["learn", taught, "--label", "cat", folder(f"more {count}", "cat", count=count, seed=count)]) == 0
+        output = capsys.readouterr().out
+        assert output.count("a copy of the model from before") == bool(said) and said in output
+    assert main(["learn", "private", "photos", "--features", "model", "--epsilon", "8", "--lessons", "2"]) == 0
+    capsys.readouterr()
+    assert main(["learn", "private", "--label", "cat", folder("one more", "cat", count=1, seed=9)]) == 0
+    assert "Only one" not in capsys.readouterr().out

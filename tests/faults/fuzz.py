@@ -120,7 +120,7 @@ def called(*arguments: str) -> None:
 def kinds(folder: Path) -> list[Kind]:
     """Make a file of every kind in a folder, and say how each is read."""
     os.chdir(folder)
-    os.environ["AMGC_CACHE"] = str(folder / "cache")
+    os.environ["AMGC_CACHE"], os.environ["AMGC_STATE"] = str(folder / "cache"), str(folder / "state")
     assert main([*RUN, "--out", "run"]) == 0
     model = Model.create("model", filters=2)
     model.learn_all({kind: draw(kind, 10) for kind in ("cat", "dog")})
@@ -306,11 +306,9 @@ def _resign(path: Path, content: bytes, rng: random.Random) -> bool:
         tensor_files.write(path, kind, header, tensors)
     new = manifest.to_json()
     del new["checksum"]
-    for one in (new, new["previous"] or {}):
-        for entry in one.get("files", {}).values():
-            if entry["name"] == path.name:
-                entry |= {"sha256": digest(path), "bytes": path.stat().st_size}
-        one.pop("checksum", None)
+    for entry in new["files"].values():
+        if entry["name"] == path.name:
+            entry |= {"sha256": digest(path), "bytes": path.stat().st_size}
     (folder.path / "manifest.json").write_text(json.dumps(new))
     Manifest.from_json(folder.path, new)
     return True
@@ -370,6 +368,7 @@ def kill(name: str, count: int, seed: int) -> list[str]:
         home, folder, copy = os.getcwd(), Path(place, "work").resolve(), Path(place, "copy").resolve()
         folder.mkdir()
         os.chdir(folder)
+        os.environ["AMGC_STATE"] = str(folder / "state")
         try:
             with silent():
                 _prepare(name)

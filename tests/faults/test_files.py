@@ -146,7 +146,7 @@ WRONG = {
     "files.classes": [KeyError],
     "generation": ["1", -3, None],
     "created": [1],
-    "previous": [[], "x", 1],
+    "undo": [[], "x", 1],
 }
 
 

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it forks, and l
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AMGC_CACHE", os.environ.get("AMGC_CACHE", ""))  # which `mutate` sets
+    for name in ("AMGC_CACHE", "AMGC_STATE"):  # which `mutate` and `kill` set
+        monkeypatch.setenv(name, os.environ.get(name, ""))
 
 
 @pytest.mark.slow

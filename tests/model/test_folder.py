@@ -70,7 +70,7 @@ def test_the_commands_write_the_same_files_as_the_methods(make, capsys):
         assert classes_file(model) == classes_file(other)
         mine, theirs = (one._folder.manifest() for one in (model, other))
         assert mine.classes == theirs.classes and mine.files == theirs.files
-        assert (mine.previous is None) == (theirs.previous is None) == (command[0] != "rename")
+        assert bool(mine.undo) == bool(theirs.undo) == (command[0] == "rename")
     images = [*draw("cat", 5, seed=2), *draw("owl", 5, seed=2)]
     assert Model.open(other.path).predict(images, top=2) == model.predict(images, top=2)
 
@@ -138,7 +138,7 @@ def test_a_classifier_is_solved_and_stored_by_the_first_reader_that_can(make, mo
     assert model._folder.manifest() == forgotten
     assert answers(Model.open(path)) == waiting
     settled = model._folder.manifest()
-    assert settled.generation == forgotten.generation + 1 and settled.previous is None
+    assert settled.generation == forgotten.generation + 1 and not settled.undo
     assert answers(Model.open(path)) == waiting and model._folder.manifest() == settled
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,13 @@ def contents(model: Model) -> dict[str, bytes]:
     """Return the files of the classes and the extractor that the manifest names as current."""
     named = json.loads((model.path / "manifest.json").read_text())["files"].values()
     return {entry["name"]: (model.path / entry["name"]).read_bytes() for entry in named}
+
+
+@pytest.fixture
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which states for undo are kept."""
+    monkeypatch.setenv("AMGC_STATE", str(tmp_path / "state"))
+    return tmp_path / "state" / "undo"
 
 
 CHANGES = {
@@ -46,11 +56,12 @@ def test_undo_restores_every_bit_of_the_state_before_a_change(make, tmp_path, ch
     assert model.info().can_undo
 
 
-def test_after_forgetting_no_earlier_state_is_left(make):
+def test_after_forgetting_no_earlier_state_is_left(make, states):
     model = make("cat", "dog")
     model.learn(draw("owl", 5), "owl")
+    assert list(states.iterdir())
     model.forget("dog")
-    assert not model.info().can_undo and len(list(model.path.glob("classes-*"))) == 1
+    assert not model.info().can_undo and len(list(model.path.glob("classes-*"))) == 1 and not list(states.iterdir())
     with pytest.raises(ModelError, match="none after `forget`"):
         model.undo()
 
@@ -64,18 +75,19 @@ def test_undoing_the_first_lesson_leaves_a_model_that_has_seen_nothing(make):
     assert model.classes == {"owl": 30}
 
 
-def test_one_earlier_state_is_stored_and_info_says_so(make):
+def test_one_earlier_state_is_kept_outside_of_the_folder_and_info_says_so(make, states):
     model = make("cat", "dog")
     for number in range(3):
         model.learn(draw("owl", 5, seed=number), "owl")
     files = {path.name for path in model.path.iterdir()} - {".lock"}
-    assert len(files) == 4 and files == set(model.info().bytes)
+    assert len(files) == 3 and files == set(model.info().bytes)
+    assert len(list(states.iterdir())) == 1 and not any(path.stat().st_mode & 0o077 for path in states.iterdir())
     assert any("the state before the last change, for undo" in text for text in model.info().kept)
     model.undo()
     assert model.classes["owl"] == 10
     model.learn(draw("owl", 5, seed=2), "owl")
     model.drop_previous()
-    assert not model.info().can_undo and len(set(model.path.iterdir())) == 4  # with the lock
+    assert not model.info().can_undo and not list(states.iterdir())
     assert not any("undo" in text for text in model.info().kept)
     assert model.classes["owl"] == 15
 
@@ -92,12 +104,11 @@ def test_another_process_sees_the_undo_and_can_undo_a_change_that_it_did_not_mak
     assert model.refresh() and not model.info().can_undo
 
 
-def test_a_damaged_earlier_state_is_refused_and_the_model_stays(make):
+def test_a_damaged_earlier_state_is_refused_and_the_model_stays(make, states):
     model = make("cat", "dog")
     model.learn(draw("owl"), "owl")
-    manifest = json.loads((model.path / "manifest.json").read_text())
-    earlier = model.path / manifest["previous"]["files"]["classes"]["name"]
-    earlier.write_bytes(earlier.read_bytes()[:-1] + b"?")
+    (before,) = states.glob("*/classes-*")
+    before.write_bytes(before.read_bytes()[:-1] + b"?")
     with pytest.raises(FileFormatError, match="checksum does not match"):
         model.undo()
     assert answers(Model.open(model.path)) == answers(model) and "owl" in model.classes
@@ -107,9 +118,71 @@ def test_a_model_of_an_earlier_version_without_an_earlier_state_opens(make):
     model = make("cat", "dog")
     path = model.path / "manifest.json"
     manifest = json.loads(path.read_text())
-    del manifest["previous"], manifest["checksum"]
-    path.write_text(json.dumps(manifest))
-    assert not Model.open(model.path).info().can_undo
+    del manifest["undo"], manifest["checksum"]
+    before = {name: value for name, value in manifest.items() if name not in ("kind", "version")}
+    for previous in (None, before):  # earlier versions listed the state before the last change in the manifest
+        path.write_text(json.dumps(manifest | {"previous": previous}))
+        assert not Model.open(model.path).info().can_undo
+
+
+def test_a_copy_of_the_folder_has_no_earlier_state(make, states, monkeypatch):
+    model = make("cat", "dog")
+    before = contents(model)
+    model.learn(draw("owl"), "owl")
+    there = b"".join(path.read_bytes() for path in model.path.iterdir())
+    assert not any(name.startswith("classes") and content in there for name, content in before.items())
+    elsewhere = Path(shutil.copytree(model.path, model.path.with_name("copy")))
+    monkeypatch.setenv("AMGC_STATE", str(model.path / "of another machine"))
+    copy = Model.open(elsewhere)
+    assert not copy.info().can_undo
+    with pytest.raises(ModelError, match="no change to undo"):
+        copy.undo()
+    copy.rename("owl", "bird").undo()
+    assert "owl" in copy.classes
+
+
+def test_states_are_deleted_after_a_week(make, states, tmp_path):
+    model, other = make("cat", "dog"), Model.create(tmp_path / "other", filters=2)
+    model.rename("cat", "lynx")
+    (old,) = states.iterdir()
+    other.learn(draw("owl"), "owl")
+    assert old.exists()
+    week = time.time() - 8 * 24 * 3600
+    os.utime(old, (week, week))
+    other.rename("owl", "bird")
+    assert not old.exists() and not model.info().can_undo
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "no home"])
+def test_where_no_state_can_be_kept_changes_are_made_all_the_same(make, tmp_path, monkeypatch, obstacle):
+    model = make("cat", "dog")
+    (tmp_path / "file").write_text("")
+    if obstacle == "a file":
+        monkeypatch.setenv("AMGC_STATE", str(tmp_path / "file"))
+    else:
+        for name in ("AMGC_STATE", "XDG_STATE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", no_home)
+    model.rename("cat", "lynx")
+    assert "lynx" in Model.open(model.path).classes and not model.info().can_undo
+    with pytest.raises(ModelError, match="no change to undo"):
+        model.undo()
+    model.forget("lynx")
+    assert len(list(model.path.glob("classes-*"))) == 1
+
+
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("token", ["../../x", "/etc", "x" * 32])
+def test_a_strangers_manifest_names_no_folder_to_delete(make, token):
+    model = make("cat", "dog")
+    manifest = json.loads((model.path / "manifest.json").read_text())
+    del manifest["checksum"]
+    (model.path / "manifest.json").write_text(json.dumps(manifest | {"undo": token}))
+    with pytest.raises(FileFormatError, match="undo must be"):
+        Model.open(model.path)
 
 
 def test_a_merged_model_and_an_extractor_carry_no_earlier_state(make, tmp_path):

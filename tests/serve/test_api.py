@@ -121,6 +121,9 @@ def test_pictures_that_cannot_be_used_are_named(client):
         ({"url": "/api/forget", "content": b'{"label": "sea"}', "headers": {"Content-Type": "text/plain"}}, 422, ""),
         ({"url": "/api/forget", "json": {"label": "\0"}}, 404, "name"),
         ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "a\0"}}, 422, "label"),
+        ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "\u2800"}}, 422, "cannot be seen"),
+        ({"url": "/api/learn", "files": parts(b"x"), "data": {"label": "\u3164"}}, 422, "cannot be seen"),
+        ({"url": "/api/rename", "json": {"label": "sea", "to": "\u2800"}}, 422, "cannot be seen"),
     ],
 )
 def test_the_response_to_a_wrong_request_says_what_is_wrong(client, request_, status, words):

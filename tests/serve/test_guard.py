@@ -103,6 +103,8 @@ def test_a_name_that_was_made_to_point_here_is_not(model, host, path):
         "",
         "http://[::1",
         "http://[x]",
+        "//127.0.0.1:8000",
+        "ftp://127.0.0.1:8000",
     ],
 )
 @pytest.mark.parametrize("path", ASKED)

@@ -171,12 +171,12 @@ def test_what_the_browser_cannot_read_of_a_dropped_folder_is_named(page):
 def test_a_folder_of_pictures_goes_to_the_card_it_is_dropped_on_or_chosen_for(page, other, drawn, tmp_path):
     folder = tmp_path / "holiday"
     folder.mkdir()
-    for path in drawn["night"][8:12]:
+    for path in drawn["night"][8:13]:
         (folder / path.name).write_bytes(path.read_bytes())
     page.drop(page.card("night", ".zone"), [folder])
-    page.until(f"document.querySelector({json.dumps(page.card('night', '.count'))}).innerText === '12 pictures'")
+    page.until(f"document.querySelector({json.dumps(page.card('night', '.count'))}).innerText === '13 pictures'")
     page.files(page.card("meadow", ".folder"), [folder])
-    page.until(f"document.querySelector({json.dumps(page.card('meadow', '.count'))}).innerText === '12 pictures'")
+    page.until(f"document.querySelector({json.dumps(page.card('meadow', '.count'))}).innerText === '13 pictures'")
     assert page.complaints == []
     other.refresh()
     other.undo()
@@ -188,6 +188,23 @@ WAYS = {
     "dropped": "place.dispatchEvent(new DragEvent('drop', {dataTransfer: given, bubbles: true, cancelable: true}))",
     "pasted": "document.body.dispatchEvent(new ClipboardEvent('paste', {clipboardData: given, bubbles: true}))",
 }
+
+
+@pytest.mark.slow
+def test_the_page_says_which_pictures_are_in_memory_only(page, other, drawn, tmp_path):
+    assert page.text("in-memory") == ""
+    assert "Learned from 3 pictures" in page.teach("desert", drawn["desert"][:3])
+    page.until("document.getElementById('in-memory').innerText.startsWith('In memory only: 3 of “desert”.')")
+    assert "3 classes, learned from 19 pictures" in page.text("known-sum")
+    other.refresh()
+    assert "desert" not in other.classes
+    page.ask(drawn["desert"][5])
+    page.click("#take-zip")
+    page.until("document.getElementById('take-said').innerText.includes('In memory only: 3 of “desert”.')")
+    page.teach("desert", drawn["desert"][3:5])
+    page.until("document.getElementById('in-memory').innerText === ''")
+    other.refresh()
+    assert other.classes["desert"] == 5 and page.complaints == []
 
 
 @pytest.mark.slow

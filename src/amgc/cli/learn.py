@@ -47,6 +47,7 @@ Photos: TypeAlias = Annotated[
     ),
 ]
 UNTRAINED = ("resnet18", "resnet32", "convnet")  # networks for which amgc has no weights
+FEW = 5  # from this number of images of a class in one call, nothing is said about what two versions of a model reveal
 LONG = 10.0  # minimum number of expected seconds for which the expected time is printed
 
 
@@ -227,8 +228,18 @@ def describe_learned(learned: Learned, left_out: Sequence[str], manifest: Manife
     if learned.again:
         lines.append(f"Known before, {noun}s added: {first_few(learned.again)}")
     few = [name for name, count in learned.added.items() if count <= 2 and name not in learned.again]
-    if few:
+    if few and not manifest.private:
         lines.append(f"Only one or two {noun}s, whose features follow from the stored statistics: {first_few(few)}")
+    if alone := [name for name in learned.again if learned.added[name] == 1 and not manifest.private]:
+        lines.append(
+            f"Only one {noun} more: who has a copy of the model from before can compute its features, and from them often the "
+            f"{noun}. Learn several in one call (--fewest of a new model refuses fewer): {first_few(alone)}"
+        )
+    if some := [name for name in learned.again if 1 < learned.added[name] < FEW and not manifest.private]:
+        lines.append(
+            f"Only {FEW - 1} {noun}s more, or fewer: who has a copy of the model from before can compute the sum of their "
+            f"features: {first_few(some)}"
+        )
     if learned.animated:
         animated = plural(len(learned.animated), "animated image")
         lines.append(f"Only the first frame of {animated} was used: {first_few(learned.animated)}")

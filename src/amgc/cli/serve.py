@@ -32,6 +32,14 @@ def serve(
     max_upload: Annotated[int, arg(metavar="MB", help="maximum size of a request")] = 64,
     max_pixels: Annotated[int, arg(metavar="MILLIONS", help="maximum number of pixels of an image")] = 50,
     max_images: Annotated[int, arg(metavar="INT", help="maximum number of images in a request")] = 200,
+    hold: Annotated[
+        int,
+        arg(
+            metavar="INT",
+            help="pictures of a class that are learned in memory only until there are so many, or the server stops; 1: write "
+            "each lesson at once",
+        ),
+    ] = 5,
     rate: Annotated[int, arg(metavar="INT", help="maximum number of requests per minute of one client")] = 1200,
     workers: Annotated[
         int, arg(metavar="INT", help="number of read-only worker processes, which follow changes to the model's folder")
@@ -64,5 +72,5 @@ def serve(
         print("Press Ctrl-C to stop.", flush=True)
 
     with suppress(KeyboardInterrupt):  # uvicorn raises it again after closing, unless a shell's background job ignores it
-        server.serve(opened, host, port, token or os.environ.get("AMGC_TOKEN") or None, limits, started, workers, log)
+        server.serve(opened, host, port, token or os.environ.get("AMGC_TOKEN") or None, limits, started, workers, log, hold)
     say("stopped.")

@@ -36,7 +36,7 @@ class Learned:
     repeated : images with the same pixels as another image of the same class in this call. Such images are learned once.
     learned_before : images that their class has probably learned before. They now count twice. This can be detected for
         classes of few images only (`amgc.core.repeated`).
-    held : number of images by class that are not learned yet, because there are too few (`Model.create(fewest=…)`).
+    held : number of images by class, those of earlier calls included, that are in memory only (`Model.learn(hold=…)`).
     bad_shards : shards that were left out, each with the reason. `skipped`, `animated` and `repeated` name some of many.
     """
 
@@ -122,32 +122,15 @@ class Lesson:
         return Learned(self.added, again, skipped, tuple(self.animated), seconds, repeated, held, before)
 
 
-class Held:
-    """A lesson that waits in memory until each of its classes has enough images, and the checksum of its extractor."""
-
-    def __init__(self) -> None:
-        self._checksum = ""
-        self._lesson: Lesson | None = None
-
-    def add(self, state: State, lesson: Lesson, hold: bool) -> tuple[Lesson, dict[str, int]]:
-        """Return the lesson that can be learned now, and the number of images by class that are held instead.
-
-        hold : whether to hold a lesson with too few images; otherwise it is an error.
-        """
-        fewest = int(state.manifest.made.get("fewest", 1))
-        joined = self._lesson.joined(lesson) if self._lesson and self._checksum == state.checksum else lesson
-        few = {label: count for label, count in joined.added.items() if count < fewest}
-        if not few:
-            self._lesson = None
-            return joined, {}
-        if not hold:
-            name, count = next(iter(few.items()))
+def check_enough(state: State, lesson: Lesson) -> None:
+    """Raise an error if there are fewer images of a class than the model learns at a time."""
+    fewest = int(state.manifest.made.get("fewest", 1))
+    for label, count in lesson.added.items():
+        if count < fewest:
             raise ModelError(
                 f"this model learns at least {fewest} {state.manifest.noun}s of a class at a time, and there are {count} of "
-                f"{name!r}. Collect more, or hold them in memory: hold=True, in Python, after the first lesson."
+                f"{label!r}. Collect more, or learn them in memory: `hold`, in Python, or `amgc serve`."
             )
-        self._checksum, self._lesson = state.checksum, joined
-        return replace(lesson, added={}), joined.added
 
 
 def collect(state: State, images: Mapping[str, Sequence[Input]], progress: ProgressCallback | None, on_corrupt: str) -> Lesson:
@@ -229,7 +212,7 @@ def merged(states: Sequence[State]) -> State:
     for other in others:
         state = merge(state, other)
     made = state.manifest.made | {"by": "merge"}
-    return replace(state, manifest=replace(state.manifest, made=made, files={}, generation=0, created="", previous=None))
+    return replace(state, manifest=replace(state.manifest, made=made, files={}, generation=0, created="", undo=""))
 
 
 def restored(state: State, now: State) -> State:

@@ -3,8 +3,8 @@
 Importing this module does not import torch, so `amgc forget`, `rename` and `undo` need not wait for it.
 
 A change writes new files under new names, replaces the manifest atomically, then deletes files that the manifest no longer
-lists. So a reader sees the model either before or after a change, even if the writer is killed. The manifest also lists the
-files of the state before the last change, so that replacing the manifest undoes the change.
+lists. So a reader sees the model either before or after a change, even if the writer is killed. The state before the last
+change is kept elsewhere (`amgc.model.earlier`), so that a copy of the folder does not contain it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ import amgc
 from amgc import files, tensor_files
 from amgc.core import packed
 from amgc.locking import LOCK, FolderBusyError, locked
+from amgc.model import earlier
 from amgc.model.manifest import CLASSES, MANIFEST, OURS, Entry, Manifest
 from amgc.text import byte_size, listing
 
@@ -109,18 +111,25 @@ class Folder:
     def change(self, manifest: Manifest, writers: Mapping[str, Callable[[Path], None]], undoable: bool) -> Manifest:
         """Write the files of some roles, then the manifest, which is returned. Call with the lock held.
 
-        undoable : whether to store the state before the change, for `undo`. A private model never does: undoing would refund
-            the budget.
+        undoable : whether to keep the state before the change, for `undo`. That of a private model is never kept: undoing would
+            refund the budget.
         """
         generation, entries = manifest.generation + 1, dict(manifest.files)
-        stored = self.exists and undoable and not manifest.private
-        before = replace(self.manifest(), previous=None).to_json() if stored else None
+        before = self.manifest() if self.exists else None
+        token = secrets.token_hex(16) if before and undoable and not manifest.private else ""
         try:
             for role, write in writers.items():
                 path = self.path / f"{role}-{generation:06d}.safetensors"
                 write(path)
                 entries[role] = Entry(path.name, digest(path), path.stat().st_size)
-            return self._replace(replace(manifest, files=entries, generation=generation, previous=before))
+            if before and not token:  # before the change, so that no state stays behind if the process is killed
+                earlier.drop(before.undo)
+            changed = self._replace(replace(manifest, files=entries, generation=generation, undo=token))
+            if before and token:
+                old = {entry.name for entry in before.files.values()} - {entry.name for entry in entries.values()}
+                earlier.keep(token, replace(before, undo="").to_json(), sorted(old), self.path)
+                earlier.drop(before.undo)
+            return changed
         finally:  # after an error, the old manifest is still the valid one
             self.tidy()
 
@@ -132,19 +141,27 @@ class Folder:
         now = self.manifest()
         if now.private:
             raise ModelError("a private model cannot be undone: it stores no earlier state, so that no budget is refunded.")
-        if now.previous is None:
+        if not earlier.is_kept(now.undo):
             raise ModelError(
-                "there is no change to undo: a model stores only the state before the last change, and none after `forget`."
+                "there is no change to undo: only the state before the last change is kept, for a week, outside of the folder, "
+                "for the user who made the change, and none after `forget`."
             )
-        before = Manifest.from_json(self.path / MANIFEST, now.previous)
-        for entry in before.files.values():
-            self.checked(entry)  # raises an error if a file is damaged
-        self._replace(replace(before, generation=now.generation + 1))
-        self.tidy()
+        try:
+            before = Manifest.from_json(earlier.place() / now.undo / MANIFEST, earlier.read(now.undo))
+            for entry in before.files.values():
+                if entry.name not in {kept.name for kept in now.files.values()}:
+                    earlier.fetch(now.undo, entry.name, self.path)
+                self.checked(entry)  # raises an error if a file is damaged
+            self._replace(replace(before, generation=now.generation + 1, undo=""))
+            earlier.drop(now.undo)
+        finally:
+            self.tidy()
 
     def drop_previous(self) -> None:
         """Delete the state before the last change. The change then cannot be undone. Call with the lock held."""
-        self._replace(replace(self.manifest(), previous=None))
+        now = self.manifest()
+        earlier.drop(now.undo)
+        self._replace(replace(now, undo=""))
         self.tidy()
 
     def forget(self, label: str) -> Manifest:
@@ -164,13 +181,7 @@ class Folder:
     def rename(self, label: str, new: str) -> Manifest:
         """Give a class a name that no other class has. Call with the lock held. Returns the new manifest."""
         manifest = self.manifest()
-        check_known(manifest, label)
-        if label == new:
-            raise ModelError(f"the class is already called {label!r}.")
-        if new in manifest.classes:
-            raise ModelError(
-                f"the model already has a class {new!r}. To make one class of both, join them: join=True, or --join."
-            )
+        check_new_name(manifest, label, new)
         renamed = {new if name == label else name: count for name, count in manifest.classes.items()}
         return self._edit(manifest, renamed, lambda header, arrays: (packed.rename(header, label, new), arrays), undoable=True)
 
@@ -201,6 +212,7 @@ class Folder:
         with self.lock():
             if self.manifest().classes:
                 return
+            earlier.drop(self.manifest().undo)
             (self.path / MANIFEST).unlink()  # first, so that a partial deletion leaves no model
             self.tidy()
             with suppress(OSError):  # the folder is not empty, or Windows refuses to delete a lock that is held
@@ -231,6 +243,15 @@ def check_known(manifest: Manifest, label: str) -> None:
         raise ModelError(f"the model has no class {label!r}; its classes are {listing(list(manifest.classes))}.")
 
 
+def check_new_name(manifest: Manifest, label: str, new: str) -> None:
+    """Raise an error if a class cannot have a new name."""
+    check_known(manifest, label)
+    if label == new:
+        raise ModelError(f"the class is already called {label!r}.")
+    if new in manifest.classes:
+        raise ModelError(f"the model already has a class {new!r}. To make one class of both, join them: join=True, or --join.")
+
+
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
@@ -244,14 +265,14 @@ def digest(path: Path) -> str:
 
 
 def pack(folder: Folder) -> bytes:
-    """Return the folder as a zip file, without the state before the last change. Paths in the manifest are reduced to names."""
+    """Return the folder as a zip file. Paths in the manifest are reduced to names."""
 
     def read(manifest: Manifest) -> bytes:
         written = io.BytesIO()
         with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # compression does not make weights smaller
             made = manifest.made | ({"from": last_part(str(manifest.made["from"]))} if "from" in manifest.made else {})
             features = replace(manifest.features, given=last_part(manifest.features.given))
-            shared = replace(manifest, made=made, features=features, previous=None)
+            shared = replace(manifest, made=made, features=features, undo="")
             archive.writestr(MANIFEST, json.dumps(shared.to_json(), ensure_ascii=False, indent=1))
             for entry in manifest.files.values():
                 archive.writestr(entry.name, folder.checked(entry).read_bytes())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from amgc import files, tensor_files
 from amgc.core.accounting import gaussian_loss, largest_area
+from amgc.model import earlier
 from amgc.model.folder import Folder
 from amgc.model.manifest import CLASSES, MANIFEST, VECTORS, Manifest
 from amgc.text import plural
@@ -35,8 +37,9 @@ class Info:
     bytes : size of each file.
     kept, not_kept : what is stored and what is never stored, in words.
     changeable : whether the model can learn.
-    can_undo : whether the state before the last change is stored.
+    can_undo : whether the state before the last change is kept, outside of the folder.
     reveals : what others can find out about images from the model, in words.
+    held : number of images by class that are in memory only (`Model.learn(hold=…)`).
     privacy : settings of differential privacy, and `spent`, the ε of each class; None if there is no budget. With one, the
         numbers of images in `classes` have noise.
     """
@@ -58,6 +61,7 @@ class Info:
     changeable: bool = True
     can_undo: bool = False
     reveals: tuple[str, ...] = ()
+    held: dict[str, int] = field(default_factory=dict)
     privacy: dict[str, Any] | None = None
 
     @property
@@ -127,8 +131,8 @@ def _read_contents(folder: Folder, manifest: Manifest) -> Contents:
         raise files.misfit(folder.path / manifest.files["extractor"].name, error) from error
 
 
-def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
-    """Return the description of a model in the folder `path`."""
+def describe(path: Path, manifest: Manifest, contents: Contents, held: Mapping[str, int] | None = None) -> Info:
+    """Return the description of a model in the folder `path`. `held`: the number of images by class that are in memory only."""
     entry = manifest.files.get("extractor")
     features = {name: value for name, value in asdict(manifest.features).items() if name != "why" or value is not None}
     return Info(
@@ -151,8 +155,9 @@ def describe(path: Path, manifest: Manifest, contents: Contents) -> Info:
         generation=manifest.generation,
         amgc=manifest.amgc,
         changeable=not contents.fixed,
-        can_undo=manifest.previous is not None,
+        can_undo=earlier.is_kept(manifest.undo),
         reveals=tuple(_reveals(manifest, contents)),
+        held=dict(held or {}),
         privacy=manifest.made["privacy"] | {"spent": contents.spent} if manifest.made.get("privacy") else None,
     )
 
@@ -207,10 +212,10 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
         kept.append("means and standard deviations of the first images' features")
     elif contents.extractor:
         kept.append(f"the network {contents.extractor} with its weights")
-    if manifest.previous is not None:
+    if earlier.is_kept(manifest.undo):
         kept.append(
-            "the state before the last change, for undo: what the change added or deleted follows from the two (`amgc undo "
-            "MODEL --clear` deletes it)"
+            f"not in this folder, but in {str(earlier.place() / manifest.undo)!r}: the state before the last change, for undo. "
+            "What the change added or deleted follows from the two (`amgc undo MODEL --clear` deletes it)"
         )
     return kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import unicodedata
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import amgc
 from amgc import files
 from amgc.core.accounting import check_settings
+from amgc.model.earlier import TOKEN
 from amgc.options import decode
 from amgc.text import visible
 
@@ -88,7 +90,7 @@ class Manifest:
     classes : number of images of each class, in the order in which classes were learned.
     files : by role, "extractor" and "classes".
     generation : number of changes.
-    previous : the manifest before the last change, as JSON and without its own `previous`; None if nothing can be undone.
+    undo : names the record of the state before the last change (`amgc.model.earlier`); "" if nothing can be undone.
     """
 
     made: dict[str, Any]
@@ -100,7 +102,7 @@ class Manifest:
     created: str = ""
     changed: str = ""
     amgc: str = amgc.__version__
-    previous: dict[str, Any] | None = None
+    undo: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of manifest.json, the last of which is a checksum of the others."""
@@ -120,13 +122,12 @@ class Manifest:
     @property
     def identity(self) -> tuple[object, ...]:
         """A value that differs between any two states of a folder, also of two models with the same generation."""
-        return self.generation, self.files, self.previous is None
+        return self.generation, self.files, self.undo
 
     @property
     def file_sizes(self) -> dict[str, int]:
-        """The files of this state and of the one before the last change, with their sizes."""
-        before = (self.previous or {}).get("files", {}).values()
-        return {entry["name"]: entry["bytes"] for entry in before} | {entry.name: entry.bytes for entry in self.files.values()}
+        """The files with their sizes."""
+        return {entry.name: entry.bytes for entry in self.files.values()}
 
     @classmethod
     def from_json(cls, path: Path, content: Any) -> Manifest:
@@ -136,15 +137,12 @@ class Manifest:
             if content.get("version") != VERSION:
                 version = content.get("version")
                 raise files.FileFormatError(f"{str(path)!r} has version {version}; this amgc reads version {VERSION}.")
-            found: Manifest = decode(cls, content)
+            # Earlier versions listed the state before the last change here. It is deleted with the next change.
+            found: Manifest = decode(cls, {name: value for name, value in content.items() if name != "previous"})
             found.check()
             others = {name: value for name, value in content.items() if name != "checksum"}
             if content.get("checksum") not in (None, _checksum(others)):  # models of earlier versions have none
                 raise ValueError("its checksum does not match.")
-            if found.previous is not None:
-                if found.previous.get("previous") is not None:
-                    raise ValueError("it has more than one previous state.")
-                cls.from_json(path, found.previous)  # raises an error now instead of at `undo`
             return found
         except files.FileFormatError:
             raise
@@ -165,6 +163,8 @@ class Manifest:
         for name, number in self.classes.items():
             if number < 0:
                 raise ValueError(f"classes.{name} must not be negative, but is {number}.")
+        if self.undo and not TOKEN.fullmatch(self.undo):
+            raise ValueError(f"undo must be 32 hexadecimal digits or empty, not {self.undo!r}.")
         if self.generation < 0:
             raise ValueError(f"generation must not be negative, but is {self.generation}.")
         for role, entry in self.files.items():
@@ -204,7 +204,10 @@ def checked_name(label: Any) -> str:
     try:
         label.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
+        try:  # in a locale that is not UTF-8, Python does not decode names of files
+            label = os.fsencode(label).decode()
+        except UnicodeError:
+            raise ValueError(f"the class name {label!r} is not valid Unicode; rename it.") from None
     if "\0" in label or not visible(label):
         raise ValueError(f"the class name {label!a} is empty, cannot be seen, or contains a null character; rename it.")
     return normal(label)

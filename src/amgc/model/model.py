@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +15,8 @@ from amgc.core.privacy import Privacy
 from amgc.core.statistics import Form
 from amgc.model import changes
 from amgc.model.changes import Learned, ProgressCallback
-from amgc.model.folder import MOST_BYTES, PATIENCE, Folder, ModelError, check_known, pack, unpack
+from amgc.model.folder import MOST_BYTES, Folder, ModelError, check_known, check_new_name, pack, unpack
+from amgc.model.held import States
 from amgc.model.info import Info, class_table, describe, summary
 from amgc.model.inputs import Function, Given, ImageError, Input, images_from, vectors_from
 from amgc.model.manifest import FUNCTION, checked_name, normal
@@ -32,15 +32,13 @@ if TYPE_CHECKING:
 OnCorrupt = Literal["error", "skip"]
 
 
-class Model:
+class Model(States):
     """An image classifier that is stored in a folder. `Model.create` creates one, `Model.open` opens it again.
 
     Images may be paths, PIL images, arrays (h, w, c), tensors (c, h, w), encoded bytes, or sequences and batches of these.
 
     A change is first written to the folder, then becomes visible in memory, each in one step. Threads may predict while another
     thread learns. `refresh` loads changes made by other processes.
-
-    patience : seconds that a change waits while another process changes the model.
 
     >>> import tempfile
     >>> import numpy as np
@@ -57,12 +55,6 @@ class Model:
     >>> Model.open(f"{folder}/model").info().images
     20
     """
-
-    def __init__(self, folder: Folder, state: State, patience: float = PATIENCE) -> None:
-        self._folder, self._state = folder, state
-        self._writing = threading.RLock()  # between threads of this object; the folder's lock is between processes
-        self.patience = patience
-        self._held = changes.Held()
 
     # ---- create and open ---------------------------------------------------------------------------------------------
 
@@ -96,8 +88,8 @@ class Model:
         weights : file of a network's weights.
         privacy : budget of differential privacy. Sums over images are then stored with noise, and `learn` refuses what exceeds
             the budget. It needs features that are not fitted on the images (default: lite0).
-        fewest : number of images below which `learn` does not add images to a class. If a single image is added, its features
-            are the difference of the models before and after.
+        fewest : number of images below which `learn` does not add images to a class, except in memory (`hold`). If a single
+            image is added, its features are the difference of the models before and after.
         options : further options of the extractor, as for `amgc run`: `amgc run --features NAME --help` documents them.
         """
         common = {"filters": filters, "draw": draw, "weights": None if weights is None else os.fspath(weights)}
@@ -126,14 +118,6 @@ class Model:
             raise ValueError(f"the features of the model in {str(folder.path)!r} are {name or 'not chosen'}, not a function.")
         return cls(folder, State.read(folder, function=features).stored(folder))
 
-    def refresh(self) -> bool:
-        """Load changes made by other processes. Returns whether there were any."""
-        with self._writing:
-            before = self._state
-            if self._folder.manifest().identity != before.manifest.identity:
-                self._state = State.read(self._folder, before)
-            return self._state is not before
-
     # ---- change ------------------------------------------------------------------------------------------------------
 
     def learn(
@@ -143,10 +127,15 @@ class Model:
         *,
         progress: ProgressCallback | None = None,
         on_corrupt: OnCorrupt = "error",
-        hold: bool = False,
+        hold: int = 0,
     ) -> Learned:
-        """Learn one class from images; see `learn_all`."""
-        return self.learn_all({label: images}, progress=progress, on_corrupt=on_corrupt, hold=hold)
+        """Learn one class from images; see `learn_all`.
+
+        hold : learn fewer images than this, or than the model's `fewest`, in memory only. The model answers with them, and
+            writes them to its folder once there are as many of the class, or when you call `write_held`. Before that they are
+            lost if the process ends. 0: write them at once; fewer than `fewest` are an error. Private models hold none.
+        """
+        return self._learn({label: images}, progress, on_corrupt, hold)
 
     def learn_all(
         self,
@@ -154,7 +143,6 @@ class Model:
         *,
         progress: ProgressCallback | None = None,
         on_corrupt: OnCorrupt = "error",
-        hold: bool = False,
     ) -> Learned:
         """Learn classes from images, given by class, in one pass over the images.
 
@@ -163,9 +151,12 @@ class Model:
 
         progress : called with the number of images done and of all images.
         on_corrupt : "skip" skips unreadable images; it is an error if no image is readable.
-        hold : if a class has fewer than `fewest` images, hold the statistics of this call in memory and add them together with
-            those of the next calls, once there are enough. They are lost if the process ends before. Otherwise it is an error.
         """
+        return self._learn(images, progress, on_corrupt)
+
+    def _learn(
+        self, images: Mapping[str, Given], progress: ProgressCallback | None, on_corrupt: OnCorrupt, hold: int = 0
+    ) -> Learned:
         if on_corrupt not in ("error", "skip"):
             raise ValueError(f"on_corrupt must be 'error' or 'skip', not {on_corrupt!r}.")
         start = time.monotonic()
@@ -183,38 +174,60 @@ class Model:
                 if lesson is None or used != state.checksum:
                     state = fitted(state, [one for own in given.values() for one in own])
                     lesson = changes.collect(state, given, progress, on_corrupt)
-                # Features of an extractor that is not stored yet cannot be held for later.
-                lesson, held = self._held.add(state, lesson, hold and self._state.extractor is not None)
-                again = tuple(label for label in lesson.added if label in state.manifest.classes)
-                if lesson.added:
+                again = tuple(label for label in lesson.added if label in self.classes)
+                if hold and not state.manifest.private:
+                    self._learn_few(state, lesson, hold)
+                else:
+                    changes.check_enough(state, lesson)
                     self.write(changes.learn(state, lesson))
-        return lesson.result(again, held, time.monotonic() - start)
+        return lesson.result(again, self._held.counts, time.monotonic() - start)
+
+    def _learn_few(self, state: State, lesson: changes.Lesson, hold: int) -> None:
+        """Learn a lesson of one class, in memory only if it has few images."""
+        (label,) = lesson.added
+        held = self._held.plus(lesson)
+        if held.counts[label] >= max(hold, int(state.manifest.made.get("fewest", 1))):
+            self.write(changes.learn(state, held.lessons[label]), held.without(label))
+        else:
+            if state is not self._stored:  # the features were chosen by these images
+                self.write(state)
+            self._show(self._stored, held)
 
     def forget(self, label: str) -> Model:
         """Forget a class: delete its count, mean and covariance. Its part of a shared covariance remains.
 
         This cannot be undone: no earlier state stays in the folder.
         """
+        name = normal(label)
         with self.locked() as state:
-            if state.manifest.private:
-                self.write(changes.forget(state, normal(label)))
-                return self
-            self._folder.forget(normal(label))
-            self._state = State.read(self._folder, state).solved()
-            with suppress(OSError):  # the class is forgotten; the next process that opens the model tries again
-                self._state = self._state.write(self._folder, undoable=False)
+            held = self._held.without(name)
+            if name not in state.manifest.classes and name in self._held.lessons:
+                self._show(state, held)
+            elif state.manifest.private:
+                self.write(changes.forget(state, name))
+            else:
+                self._folder.forget(name)
+                left = State.read(self._folder, state).solved()
+                with suppress(OSError):  # the class is forgotten; the next process that opens the model tries again
+                    left = left.write(self._folder, undoable=False)
+                self._show(left, held)
         return self
 
     def rename(self, label: str, new: str, *, join: bool = False) -> Model:
         """Rename a class. If another class has the name, `join` makes one class of both, as if learned as one."""
         old, name = normal(label), checked_name(new)
         with self.locked() as state:
-            if join and name != old and name in state.manifest.classes:
-                check_known(state.manifest, old)
-                self.write(changes.join(state, old, name))
-            else:
+            if not (join and name != old):
+                check_new_name(self._state.manifest, old, name)
+            check_known(self._state.manifest, old)
+            held, stored = self._held.renamed(old, name), state.manifest.classes
+            if old in stored and name in stored:
+                self.write(changes.join(state, old, name), held)
+            elif old in stored:
                 self._folder.rename(old, name)
-                self._state = State.read(self._folder, state)
+                self._show(State.read(self._folder, state), held)
+            else:
+                self._show(state, held)
         return self
 
     def undo(self) -> Model:
@@ -237,36 +250,13 @@ class Model:
     def merge(self, other: Model) -> Model:
         """Add the classes of another model, as if its images had been learned here. Both need the same extractor."""
         with self.locked() as state:
-            self.write(changes.merge(state, other._state))
+            self.write(changes.merge(state, other._stored))
         return self
 
     @classmethod
     def merged(cls, models: Sequence[Model], path: str | os.PathLike[str]) -> Model:
         """Create a model in the folder `path` with the classes of several models, which do not change."""
-        return cls.begin(path, changes.merged([model._state for model in models]))
-
-    @property
-    def state(self) -> State:
-        """The current state. It is never modified, so `restore` can return to it."""
-        return self._state
-
-    def restore(self, state: State) -> Model:
-        """Replace the current state by an earlier one of this model, or by that of another model."""
-        with self.locked() as now:
-            self.write(changes.restored(state, now))
-        return self
-
-    @contextmanager
-    def locked(self) -> Iterator[State]:
-        """Hold the locks of this object and of its folder, and give the folder's current state."""
-        with self._writing, self._folder.lock(self.patience):
-            self.refresh()
-            yield self._state
-
-    def write(self, state: State) -> State:
-        """Replace the state, first in the folder, then in memory, and return it as stored. Call within `locked`."""
-        self._state = state.write(self._folder)
-        return self._state
+        return cls.begin(path, changes.merged([model._stored for model in models]))
 
     @property
     def _read(self) -> Callable[[Given], list[Input]]:
@@ -322,7 +312,7 @@ class Model:
 
     def info(self) -> Info:
         """Describe the model: classes, stored statistics and what is never stored."""
-        return describe(self.path, self._state.manifest, self._state.contents)
+        return describe(self.path, self._state.manifest, self._state.contents, self._held.counts)
 
     def expected_accuracy(self) -> ExpectedAccuracy | None:
         """Return the expected accuracy for new images; None if there are too few to estimate it, or no class statistics."""
@@ -330,7 +320,7 @@ class Model:
         return classifier.expected_accuracy() if isinstance(classifier, IncrementalClassifier) else None
 
     def packed(self) -> bytes:
-        """Return the folder as a zip file, which `unpacked` opens. The state before the last change is not in it."""
+        """Return the folder as a zip file, which `unpacked` opens. Lessons in memory are not in it."""
         return pack(self._folder)
 
     @classmethod
@@ -340,7 +330,10 @@ class Model:
         return cls.open(path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> Exported:
-        """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.onnx`. Needs the extra `onnx`."""
+        """Write the model as one ONNX file, verified with onnxruntime; see `amgc.model.onnx`. Needs the extra `onnx`.
+
+        Lessons in memory are not in it.
+        """
         from amgc.model.onnx import export_onnx
 
-        return export_onnx(self._state, path)
+        return export_onnx(self._stored, path)

@@ -48,7 +48,7 @@ def create_app(
     """Create the application for a model. `metrics` are shared by processes that serve the same model."""
     settings = settings or Settings()
     limits, noun = settings.limits, model.state.manifest.noun
-    updates = UpdateQueue(model, limits.waiting)
+    updates = UpdateQueue(model, limits.waiting, settings.hold)
     workers, metrics = Workers(available_cores()), metrics or Metrics()
     batcher = Batcher(model, workers, metrics, WAITING if noun == "image" else VECTORS)
 
@@ -149,6 +149,7 @@ def create_app(
             label=label,
             pictures=learned.images,
             known_before=bool(learned.again),
+            in_memory=learned.held.get(label, 0),
             skipped=skipped,
             repeated=list(learned.repeated),
             learned_before=list(learned.learned_before),
@@ -257,7 +258,11 @@ def _classes(updates: UpdateQueue, settings: Settings) -> schemas.Classes:
     info, now, limits = updates.info, updates.progress, settings.limits
     return schemas.Classes(
         input=schemas.Input(kind=info.noun, numbers=info.features["dim"] if info.noun == "vector" else None),
-        classes=[schemas.ClassCount(label=label, pictures=count or None) for label, count in info.classes.items()],
+        classes=[
+            schemas.ClassCount(label=label, pictures=count or None, in_memory=info.held.get(label, 0))
+            for label, count in info.classes.items()
+        ],
+        hold=settings.hold,
         kept=list(info.kept),
         not_kept=list(info.not_kept),
         reveals=list(info.reveals),

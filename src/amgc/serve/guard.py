@@ -90,11 +90,13 @@ class Settings:
 
     token : required of every API request; None for no token.
     names : accepted host names; None for any.
+    hold : lessons of fewer images of a class stay in memory until there are as many, or the server is stopped.
     """
 
     token: str | None = None
     names: tuple[str, ...] | None = LOCAL_NAMES
     limits: Limits = field(default_factory=Limits)
+    hold: int = 1
 
 
 class Guard:
@@ -206,7 +208,8 @@ def _same(origin: str | None, host: str) -> bool:
     if origin is None:
         return True
     try:
-        return urlsplit(origin).netloc.lower() == host.lower() != ""
+        found = urlsplit(origin)
+        return found.scheme in ("http", "https") and found.netloc.lower() == host.lower() != ""
     except ValueError:  # not a URL, such as http://[::1
         return False
 

@@ -72,6 +72,7 @@ class LearnResult(Exact):
     label: str
     pictures: int = Field(ge=1, description="number of images learned")
     known_before: bool = Field(description="whether the class was known before")
+    in_memory: int = Field(ge=0, description="number of images of the class that are not written to the model's folder yet")
     skipped: list[Skipped] = Field(description="unreadable images")
     repeated: list[str] = Field(description="copies of other images of the request, which count once")
     learned_before: list[str] = Field(description="images that the class has probably learned before; they count twice")
@@ -117,6 +118,7 @@ class ClassCount(Exact):
 
     label: str
     pictures: int | None = Field(ge=1, description="number of images learned; null if not known")
+    in_memory: int = Field(ge=0, description="how many of them are not written to the model's folder yet")
 
 
 class Learning(Exact):
@@ -156,6 +158,7 @@ class Classes(Exact):
 
     input: Input
     classes: list[ClassCount] = Field(description="in the order in which they were learned")
+    hold: int = Field(ge=1, description="fewer new images of a class stay in memory until there are as many")
     kept: list[str] = Field(description="what is stored, in words")
     not_kept: list[str] = Field(description="what is never stored, in words")
     reveals: list[str] = Field(description="what others can find out about images from the model, in words")

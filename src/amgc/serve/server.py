@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import secrets
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,8 +41,9 @@ def serve(
     started: Callable[[str, str | None], None],
     workers: int = 0,
     log: bool = False,
+    hold: int = 1,
 ) -> None:
-    """Serve a model. `started` is called with the address, and the token if one was generated.
+    """Serve a model. `started` is called with the address, and the token if one was generated. `hold` is as in `Settings`.
 
     workers : number of processes that answer; unless it is 0, the model cannot be changed here. log : write a line for each
         request to stderr.
@@ -52,6 +54,8 @@ def serve(
         )
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
         raise ValueError("the token must be printable ASCII without spaces at its ends; browsers cannot send other tokens.")
+    if hold < 1:
+        raise ValueError(f"hold must be at least 1, not {hold}.")
     if workers < 0:
         raise ValueError(f"workers must not be negative, but is {workers}.")
     generated = secrets.token_urlsafe(24) if token is None and not is_loopback(host) else None
@@ -62,7 +66,7 @@ def serve(
             path = os.path.abspath(model.path)
             serve_replicas(path, workers, bound, host, token or generated, limits, log, ready)
             return
-        app = make_app(model, host, token or generated, limits, log=log)
+        app = make_app(model, host, token or generated, limits, log=log, hold=hold)
         started(where, generated)
         listen(app, bound)
 
@@ -75,16 +79,17 @@ def make_app(
     metrics: Metrics | None = None,
     read_only: bool = False,
     log: bool = False,
+    hold: int = 1,
 ) -> FastAPI:
     """Create the application for an address."""
     names = (*LOCAL_NAMES, in_url(host)) if is_loopback(host) else None
     if log:
         log_to_stderr()
-    return create_app(model, Settings(token, names, limits), metrics, read_only, log)
+    return create_app(model, Settings(token, names, limits, hold), metrics, read_only, log)
 
 
 def listen(app: FastAPI, bound: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM. Requests that have begun are finished."""
+    """Answer requests until SIGINT, SIGTERM or SIGHUP. Requests that have begun are finished."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -101,6 +106,7 @@ def listen(app: FastAPI, bound: socket.socket) -> None:
     allow_open_files(MOST + BACKLOG + OTHER_FILES)
     keep_freed_memory()
     threadpool_limits(1, user_api="blas")  # of numpy, for small products: threads that wait take time from those that encode
+    end_like_sigterm()
     Server(config, app.state.updates).run(sockets=[bound])
 
 
@@ -114,6 +120,13 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.updates.stop()
         super().handle_exit(sig, frame)
+
+
+def end_like_sigterm() -> None:
+    """Let SIGHUP, that of a closed terminal, stop the server as SIGTERM does, unless it is ignored, as under nohup."""
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def allow_open_files(count: int) -> None:

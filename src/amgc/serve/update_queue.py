@@ -12,15 +12,16 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from amgc.core.expected import ExpectedAccuracy
 from amgc.model import Info, Learned, Model
+from amgc.model.held import Held
 from amgc.model.inputs import Input
 from amgc.model.manifest import checked_name, normal
 from amgc.model.state import State
-from amgc.serve.errors import LOG, ApiError, StoppedError
+from amgc.serve.errors import LOG, ApiError, StoppedError, sentence
 
 CHECK_SECONDS = 0.5  # seconds between checks of the folder
 CLOSE_SECONDS = 10  # seconds that the current update may take when the server is stopped; writing is atomic
@@ -38,7 +39,7 @@ class LearnProgress:
 
 @dataclass(frozen=True)
 class Undoable:
-    """The last change, and the state of the model before it. The folder stores only the state before the last request.
+    """The last change, and the state of the model before it: that of the folder, and the lessons in memory.
 
     what : the change, in words.
     lesson : requests with the same value, if it is not "", belong to one change.
@@ -49,14 +50,26 @@ class Undoable:
     what: str
     lesson: str
     before: State
+    held: Held
     generation: int
 
 
-class UpdateQueue:
-    """A bounded queue of updates, and the thread that runs them. `stop` cancels the current update and all waiting ones."""
+def new_name(label: str) -> str:
+    """Return the normalised name of a class, or raise the response for one that cannot be a name, such as an invisible one."""
+    try:
+        return checked_name(label)
+    except ValueError as error:
+        raise ApiError(422, sentence(str(error))) from error
 
-    def __init__(self, model: Model, waiting: int) -> None:
-        self.model = model
+
+class UpdateQueue:
+    """A bounded queue of updates, and the thread that runs them. `stop` cancels the current update and all waiting ones.
+
+    hold : lessons of fewer images of a class stay in memory until there are as many, or the queue is closed.
+    """
+
+    def __init__(self, model: Model, waiting: int, hold: int = 1) -> None:
+        self.model, self.hold = model, hold
         self.info: Info = model.info()  # cached after each change, so that requests do not wait for the disk
         self.expected: ExpectedAccuracy | None = model.expected_accuracy()
         self.last: Undoable | None = None
@@ -78,6 +91,14 @@ class UpdateQueue:
     def close(self) -> None:
         self.stop()
         self._thread.join(timeout=CLOSE_SECONDS)
+        if counts := self.model.held.counts:
+            shown = ", ".join(f"{count} of {label!r}" for label, count in counts.items())
+            try:
+                self.model.write_held()
+            except Exception as error:
+                LOG.error("lost, because the folder could not be written, were the pictures in memory: %s (%s)", shown, error)
+            else:
+                LOG.warning("written, because the server stops, were the pictures in memory: %s", shown)
 
     @property
     def waiting(self) -> int:
@@ -86,11 +107,12 @@ class UpdateQueue:
 
     def learn(self, pictures: Sequence[Input], label: str, lesson: str = "") -> Future[Learned]:
         """Learn a class; unreadable images are skipped. Requests of one lesson are undone together."""
-        name = checked_name(label)
+        name = new_name(label)
 
         def job() -> Learned:
             self.progress = LearnProgress(name, 0, len(pictures))
-            return self.model.learn(pictures, name, progress=lambda *at: self._advance(name, *at), on_corrupt="skip")
+            told = lambda *at: self._advance(name, *at)  # noqa: E731
+            return self.model.learn(pictures, name, progress=told, on_corrupt="skip", hold=self.hold)
 
         return self._submit(job, f"learning “{name}”", lesson)
 
@@ -105,7 +127,7 @@ class UpdateQueue:
             if self.undoable is None:
                 self.model.undo()
             else:
-                self.model.restore(self.undoable.before).drop_previous()
+                self.model.restore(self.undoable.before, self.undoable.held).drop_previous()
             return what
 
         return self._submit(job)
@@ -132,7 +154,7 @@ class UpdateQueue:
 
     def rename(self, label: str, to: str, join: bool) -> Future[None]:
         """Rename a class, or join it with an existing class of the new name."""
-        old, new = normal(label), checked_name(to)
+        old, new = normal(label), new_name(to)
 
         def job() -> None:
             if old not in self.model.classes:
@@ -164,9 +186,9 @@ class UpdateQueue:
                 try:
                     if self.closing.is_set():
                         raise StoppedError
-                    before = self.model.state
+                    before = self.model.stored, self.model.held
                     found = job()
-                    self._note(before, what, lesson)
+                    self._note(*before, what, lesson)
                 finally:
                     # Reset before the result is set: a client that has the result must not see the update as running.
                     self.progress = None
@@ -184,17 +206,17 @@ class UpdateQueue:
             raise ApiError(429, f"{self.waiting} updates are already waiting; try again in {seconds} s.", seconds) from None
         return future
 
-    def _note(self, before: State, what: str, lesson: str) -> None:
+    def _note(self, before: State, held: Held, what: str, lesson: str) -> None:
         """Record a change for undo, and update the cached information about the model."""
         same = lesson and self.undoable is not None and self.undoable.lesson == lesson
         info = self.model.info()
         if same:
             assert self.last is not None
             together = what if what == self.last.what else "learning several classes"
-            self.last = Undoable(together, lesson, self.last.before, info.generation)
+            self.last = replace(self.last, what=together, generation=info.generation)
         else:
             can_undo = what and info.privacy is None  # undoing would refund the budget
-            self.last = Undoable(what, lesson, before, info.generation) if can_undo else None
+            self.last = Undoable(what, lesson, before, held, info.generation) if can_undo else None
         self.expected = self.model.expected_accuracy()
         self.info = info
 

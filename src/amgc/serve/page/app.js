@@ -4,7 +4,7 @@ import { ask, startAsk } from "/ask.js";
 import { begin, forgetLastUsed, lastUsed, startCards } from "/cards.js";
 import { $, api, attempt, confirmed, count, make, percent, save, say, takeToken } from "/parts.js";
 import { chosen } from "/pictures.js";
-import { keepLooking, look, noun, state, watch } from "/state.js";
+import { inMemory, keepLooking, look, noun, state, watch } from "/state.js";
 
 takeToken();
 startCards();
@@ -60,7 +60,8 @@ async function take(path, name, doing) {
   const file = await attempt(place, () => api(path, { file: true }));
   if (!file) return;
   save(file, name);
-  say(place, `Saved ${name}, ${(file.size / 1e6).toFixed(1)} MB. It holds no pictures.`);
+  const without = inMemory(state.known);
+  say(place, `Saved ${name}, ${(file.size / 1e6).toFixed(1)} MB. It holds no pictures.${without ? ` What is not written yet is not in it. ${without}` : ""}`);
 }
 $("take-zip").addEventListener("click", () => take("model.zip", "model.zip", "Packing the model …"));
 $("take-onnx").addEventListener("click", () => take("model.onnx", "model.onnx", "Writing and checking the ONNX file; this takes a few seconds …"));

@@ -2,7 +2,7 @@
 
 import { $, Refused, api, attempt, confirmed, count, listed, make, say, thumbnail } from "/parts.js";
 import { capture, choosable, closeCamera, droppable, form, leftOut, openCamera, portions, sorted } from "/pictures.js";
-import { look, noun, state, watch } from "/state.js";
+import { inMemory, look, noun, state, watch } from "/state.js";
 
 const SHOWN = 60; // views of pictures on a card
 const EVERY = 200; // milliseconds between pictures while the button is held
@@ -458,6 +458,10 @@ function showClasses(now, changed) {
   $("known-sum").textContent = names.length
     ? `${count(names.length, "class", "classes")}${all ? `, learned from ${count(all, noun())}. None of them was kept.` : "."}`
     : noun() === "vector" ? "Nothing learned yet." : "Nothing learned yet. Give each thing a name and show a few pictures of it.";
+  const waiting = inMemory(now);
+  $("in-memory").textContent = waiting
+    ? `${waiting} Fewer than ${now.hold} new ${noun()}s of a class are written to the model's folder together with later ones, or when the server is stopped, so that two copies of the folder do not tell one ${noun()}. If the server is killed, they are lost.`
+    : "";
   $("add").disabled = $("add-folder").disabled = !now.changeable;
   if (!now.changeable) say($("teach-said"), "This model cannot learn more: it was made without statistics of its classes.");
 }

@@ -4,6 +4,12 @@ import { $, Refused, api } from "/parts.js";
 
 export const state = { known: null, lessons: 0 }; // last response of /api/classes; lessons that this page has not finished
 export const noun = () => (state.known?.input.kind === "vector" ? "vector" : "picture");
+/** Say how many pictures are not written to the model's folder yet; "" if all are. */
+export function inMemory(now) {
+  const own = now?.classes.filter(({ in_memory }) => in_memory) ?? [];
+  const all = own.reduce((sum, { in_memory }) => sum + in_memory, 0);
+  return all ? `In memory only: ${own.map(({ label, in_memory }) => `${in_memory} of “${label}”`).join(", ")}.` : "";
+}
 const watchers = [];
 let looks = 0, latest = 0; // number of refreshes started, and of the one that is shown
 
