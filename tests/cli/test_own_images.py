@@ -247,10 +247,10 @@ def test_predictions_explain_the_fit_or_that_it_cannot_be_told(taught, capsys):
     assert "fit: about this share of images of known classes are less typical" in capsys.readouterr().out
     assert main(["learn", "few", folder("two", "cat", "dog", count=1), *QUICK]) == 0
     capsys.readouterr()
-    assert main(["predict", "few", "photos/dog/0 0.png", "--reject", "0.9"]) == 0
+    assert main(["predict", "few", "photos/dog/0 0.png", "--reject", "0.5"]) == 0
     output = capsys.readouterr().out
     assert f"fit {DASH}: not available" in output and "unknown" not in output
-    assert main(["evaluate", "few", "photos", "--reject", "0.9"]) == 0
+    assert main(["evaluate", "few", "photos", "--reject", "0.5"]) == 0
     assert f"Rejected: none. fit {DASH}: not available" in capsys.readouterr().out
 
 

@@ -169,7 +169,7 @@ def test_wrong_arguments_are_errors_before_anything_is_created(taught, capsys):
         ([taught, "photos", "--into", "photos"], "cannot be sorted into itself"),
         ([taught, "photos", "--into", "x", "--move", "--link"], "choose one of --copy, --move and --link"),
         ([taught, "photos", "--into", "x", "--unsure", "2"], "--unsure must be from 0 to 1"),
-        ([taught, "photos", "--into", "x", "--reject", "2"], "reject from 0 to 1"),
+        ([taught, "photos", "--into", "x", "--reject", "2"], "reject from 0 to 0.5"),
         (["nowhere", "photos", "--into", "x"], "there is no model"),
         ([taught, "--undo", "x"], "--undo takes only the folder"),
         (["--undo", "photos"], "nothing was sorted into it"),

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -192,3 +193,16 @@ def test_memory_that_torch_does_not_get_is_one_message():
         torch.empty(1 << 58)
     assert exit_code(caught.value) == 1 and "out of memory" in message(caught.value)
     assert exit_code(RuntimeError("a bug")) is None
+
+
+def test_names_of_folders_are_utf_8_in_any_locale(tmp_path):
+    for name in ("été", "猫"):
+        place = tmp_path / "photos" / name
+        place.mkdir(parents=True)
+        for number, pixels in enumerate(draw("cat", 3)):
+            Image.fromarray(pixels).save(place / f"{number}.png")
+    variables = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "amgc", "learn", "model", "photos", "--filters", "2"]
+    ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode("utf-8", "backslashreplace")
+    assert set(Model.open(tmp_path / "model").classes) == {"été", "猫"}

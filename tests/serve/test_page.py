@@ -92,7 +92,7 @@ def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, t
 
         output = tab.ask(drawn["meadow"][13])
         assert output.startswith("meadow") and re.search(
-            r"More typical than about \d+\s% of pictures of what it knows\.", output
+            r"(More typical than about \d+\s% of|As typical as most) pictures of what it knows\.", output
         )
         assert tab.evaluate("document.querySelectorAll('#answers > li:first-child .bars li').length") == 3
         output = tab.ask(drawn["desert"][13])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from amgc.model import Evaluation, Prediction
 
 WORST = 20  # classes and confusions to show
-FIT = "fit: about this share of {0}s of known classes are less typical; near 0 for most {0}s of something else"
+FIT = "fit: about this share of {0}s of known classes are less typical, at most 0.5; near 0 for most {0}s of something else"
 TOO_FEW = f"fit {DASH}: not available; the model has learned too few {{0}}s, or has no class statistics"
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 MOST = 32  # images; importing torch takes about as long as these, and it is faster for more of them (benchmarks/start.py)
+MOST_TOLD = 0.5  # of a fit. Images that were learned have higher ones, which are of no use to reject others
 BINS = 15  # of confidence, for calibration
 
 
@@ -41,7 +42,8 @@ class Prediction:
     labels, probabilities : the most likely class first. Probabilities are relative to the known classes.
     fit : how typical the image is of the first class: approximately the share of images of known classes that are less
         typical of their own class. Near 0 for most images of something else, but not for every image of a new class among
-        similar ones. None if there are too few images, or no class statistics, to estimate it.
+        similar ones. At most 0.5, because higher values tell which images were learned. None if there are too few images, or
+        no class statistics, to estimate it.
     rejected : whether the fit is below the requested threshold; `answer` is then "unknown".
     source : path or number of the image.
     """
@@ -70,8 +72,8 @@ class Prediction:
 
 def check_request(top: int, reject: float | None) -> None:
     """Raise ValueError for arguments of `Model.predict` that are out of range."""
-    if top < 1 or (reject is not None and not 0 <= reject <= 1):
-        raise ValueError(f"top must be at least 1 and reject from 0 to 1; got top={top}, reject={reject}.")
+    if top < 1 or (reject is not None and not 0 <= reject <= MOST_TOLD):
+        raise ValueError(f"top must be at least 1 and reject from 0 to {MOST_TOLD:g}; got top={top}, reject={reject}.")
 
 
 def check_can_predict(state: State, top: int, reject: float | None) -> None:
@@ -114,6 +116,7 @@ def _predictions(
     order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
     found = []
     for at, (source, fit) in enumerate(zip(sources, [None] * len(sources) if fits is None else fits.tolist(), strict=True)):
+        fit = None if fit is None else min(fit, MOST_TOLD)
         labels = tuple(names[place] for place in order[at])
         values = tuple(float(shares[at, place]) for place in order[at])
         rejected = reject is not None and fit is not None and fit < reject

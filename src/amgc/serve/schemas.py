@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from amgc.model.predict import MOST_TOLD
 from amgc.serve.guard import Limits
 from amgc.serve.uploads import LABEL_PATTERN, MAX_LABEL
 
@@ -32,7 +33,7 @@ class PredictOptions(Exact):
 
     top: int = Field(5, ge=1, le=1000, description="number of classes to return for each image")
     reject: float | None = Field(
-        None, ge=0, le=1, description="answer `unknown` if the fit is below this threshold, such as 0.05"
+        None, ge=0, le=MOST_TOLD, description="answer `unknown` if the fit is below this threshold, such as 0.05"
     )
 
 
@@ -49,9 +50,9 @@ class Prediction(Exact):
     rejected: bool = Field(description="whether the fit is below `reject`")
     fit: float | None = Field(
         ge=0,
-        le=1,
+        le=MOST_TOLD,
         description="approximately the share of images of known classes that are less typical of their class; near 0 for "
-        "most images of something else, but not for every image of a new class among similar ones; null if there are too "
+        "most images of something else, but not for every image of a new class among similar ones; at most 0.5; null if there are too "
         "few images to estimate it, or no class statistics",
     )
     classes: list[ClassProbability] = Field(description="the most likely classes, the most likely one first")

@@ -25,6 +25,7 @@ function inWords({ answer, fit, classes }) {
     const text = `The nearest is “${classes[0].label}”. ${few} of pictures of what it knows are less typical.`;
     return { title: "Unlike anything it has learned", text, kind: "none" };
   }
+  if (fit >= 0.5) return { title: answer, text: "As typical as most pictures of what it knows." };
   return { title: answer, text: `More typical than about ${percent(fit)} of pictures of what it knows.` };
 }
 
