@@ -225,6 +225,11 @@ class SharedCovariance:
         """Add `extra`, one number or (d,), to the variances."""
         return replace(self, variances=self.variances + extra)
 
+    def plus(self, matrix: Tensor) -> SharedCovariance:
+        """Add a matrix (d, d). Its variances are not `extra`."""
+        upper = self.upper.double() * self.keep + matrix.to(self.upper.device)
+        return SharedCovariance(upper, 1.0, self.variances + matrix.diagonal().to(self.variances))
+
 
 def column(scale: float | Tensor, axes: int = 1) -> float | Tensor:
     """Add axes to numbers per class (K,), to multiply rows by them. A single number is returned unchanged."""

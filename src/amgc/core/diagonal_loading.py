@@ -43,19 +43,23 @@ class Sums(NamedTuple):
 
 
 class Loadings(NamedTuple):
-    """The smallest and the largest loading that are about as good as the best, by `WITHIN` and by `ERRORS`."""
+    """The smallest and the largest loading that are about as good as the best, by `WITHIN` and by `ERRORS`.
+
+    quality : of the best, from 0 to 1.
+    """
 
     smallest: float
     largest: float
+    quality: float
 
 
 def chosen_loadings(covariance: SharedCovariance, level: Tensor, mean: Tensor, count: Tensor, freedom: int) -> Loadings:
     """Return e of Σ + e diag(level), level (d,), for class means (K, d), float64, of `count` (K,) samples.
 
-    Both are inf if there are too few samples to choose.
+    They are inf if there are too few samples to choose.
     """
     if len(mean) < 2 or freedom < 1:
-        return Loadings(float("inf"), float("inf"))
+        return Loadings(float("inf"), float("inf"), 0.0)
     total = _Total(covariance, level, mean, count, freedom)
     if is_cheap(covariance.dim, total.samples):
         return total.best(LOADINGS, explained(LOADINGS, total.exact(), total.share, total.samples))[0]
@@ -114,14 +118,14 @@ class _Total:
         """Return the loadings about as good as the best, and whether they include the first and the last of `loadings`."""
         best = quality.max()
         if not bool(best > 0):  # the classes cannot be distinguished
-            return Loadings(*[float(loadings[-1]) * self.samples / self.freedom] * 2), False, True
+            return Loadings(*[float(loadings[-1]) * self.samples / self.freedom] * 2, 0.0), False, True
         error = 2 * best.sqrt() * (1 - best) / self.samples**0.5  # standard error of a squared correlation
         enough, also_enough = quality - (1 - WITHIN) * best, quality - (best - ERRORS * error)
         first, last = int((enough >= 0).nonzero()[0]), int((also_enough >= 0).nonzero()[-1])
         ends = _crossing(loadings, enough, first, first - 1), _crossing(loadings, also_enough, last, last + 1)
         # T is divided by the number of samples, Σ by the degrees of freedom.
         smallest, largest = (end * self.samples / self.freedom for end in ends)
-        return Loadings(smallest, largest), first == 0, last == len(loadings) - 1
+        return Loadings(smallest, largest, float(best)), first == 0, last == len(loadings) - 1
 
     def upper(self) -> Tensor:
         kept = self.covariance.upper

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from amgc.core.background import Background, background
 from amgc.core.expected import ENOUGH, Expected, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
@@ -247,7 +248,12 @@ class IncrementalClassifier(IncrementalStatistics):
                 balance=self.balance,
                 shrinkage=self._shrinkage(),
                 standardize=self.standardize,
+                background=self._background(),
             )
+
+    def _background(self) -> Background | None:
+        """Return what is known of the features beforehand. Rows of a private classifier are others."""
+        return None if self.background is None or self.privacy_ is not None else background(self.background)
 
     def _shrinkage(self) -> tuple[float, float] | None:
         """Return the shrinkage; None for one that leave-one-out chooses.
@@ -259,7 +265,7 @@ class IncrementalClassifier(IncrementalStatistics):
         return (0.0, 0.0) if found is None and self.privacy_ is not None else found
 
     def _solve_parameters(self) -> str:
-        return repr((self.margin, self.balance, self.shrinkage, self.standardize))
+        return repr((self.margin, self.balance, self.shrinkage, self.standardize, self.background))
 
     def _keep(self, solution: Solution) -> Classifier:
         self._solution = Classifier.of_solution(solution, self.statistics_, self._solve_parameters())

@@ -59,6 +59,7 @@ class IncrementalStatistics:
         clip: float | None = None,
         directions: int = 768,
         centre: Sequence[float] | None = None,
+        background: str | None = None,
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
@@ -74,6 +75,7 @@ class IncrementalStatistics:
         self.clip = clip
         self.directions = directions
         self.centre = centre
+        self.background = background
         self.device = device
         self.dtype = dtype
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from amgc.core.background import names
 from amgc.core.privacy import Privacy
 from amgc.core.solver import Balance
 from amgc.core.statistics import Form
@@ -23,7 +24,9 @@ class DeviceError(ValueError):
     """The device is unknown or not available on this machine."""
 
 
-def check_parameters(*, margin: Any, rank: Any, shrinkage: Any, standardize: Any, device: Any, **chosen: Any) -> None:
+def check_parameters(
+    *, margin: Any, rank: Any, shrinkage: Any, standardize: Any, device: Any, background: Any, **chosen: Any
+) -> None:
     """Raise a ValueError if a parameter is invalid."""
     read_shrinkage(shrinkage)
     private = {name: chosen.pop(name) for name in PRIVATE}
@@ -38,6 +41,9 @@ def check_parameters(*, margin: Any, rank: Any, shrinkage: Any, standardize: Any
         raise ValueError(f"rank must be a whole number of at least 1, not {rank!r}.")
     if not (isinstance(standardize, bool | np.bool_) or (isinstance(standardize, str) and standardize == "auto")):
         raise ValueError(f"standardize must be True, False or 'auto', not {standardize!r}.")
+    if background is not None:
+        if background not in names():
+            raise ValueError(f"background must be one of {', '.join(map(repr, names()))} or None, not {background!r}.")
     available(device)
 
 

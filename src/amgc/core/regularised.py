@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from amgc.core.background import Background
 from amgc.core.calibration import temperature
 from amgc.core.expected import Expected, expected
 from amgc.core.losses import margins
@@ -37,12 +38,13 @@ def solve_regularised(
     balance: Balance,
     shrinkage: tuple[float, float] | None,
     standardize: Standardize,
+    background: Background | None = None,
 ) -> Solution:
     """Return the head for regularised statistics, the temperature of its probabilities, and its margins.
 
-    shrinkage : towards the pooled covariance and towards its diagonal. None chooses by the statistics.
+    shrinkage : towards the pooled covariance and towards its diagonal. None chooses by the statistics, and the background.
     """
-    chosen = regularisation(statistics, shrinkage, standardize)
+    chosen = regularisation(statistics, shrinkage, standardize, background)
     if statistics.form != "diagonal" and alike(is_new, margin) and not bool(chosen.own.any()):
         return _solve_pooled(statistics, chosen, is_new, balance)
     pooled = statistics.pooled()
@@ -66,8 +68,10 @@ def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: T
     """Return the same in closed form, for classes that all have the pooled covariance, none of them enlarged."""
     pooled = pooled_covariance(statistics)
     covariance = replace(pooled, keep=(1 - chosen.to_diagonal) * pooled.keep).plus_diagonal(chosen.ridge)
+    if chosen.prior is not None:
+        covariance = covariance.plus(chosen.prior)
     head, closed = solve_shared(chosen.mean, covariance, is_new, balance)
-    within = Within.of(statistics, closed.factor, chosen.keep)
+    within = Within.of(statistics, closed.factor, chosen.keep, chosen.prior)
     return _calibrated(within, head, torch.zeros_like(head.bias))
 
 

@@ -14,8 +14,10 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from amgc.core.background import Background
 from amgc.core.covariance import SharedCovariance
 from amgc.core.diagonal_loading import chosen_loadings, is_cheap
+from amgc.core.projection import projected
 from amgc.core.shared import Factor
 from amgc.core.statistics import ClassStatistics
 from amgc.core.within import Within
@@ -36,6 +38,9 @@ MOST_COMPARED = 256  # classes; with more, the power is half of that, because dr
 # The two levels are compared by the logarithm of the ratio of their left-out losses. If it is this much, one gets e times the
 # weight of the other; with few samples it is less accurate, and must be larger: by the factor 1 + 20 / samples of a class.
 EQUAL, EQUAL_SAMPLES = 0.03, 20.0
+# The ridge and the form that the background suggests are compared by the logarithm of the part of the class indicators that is
+# not predicted. If it is `SAME`, one gets e times the weight of the other, and the form e^KNOWN times as much before.
+KNOWN, SAME = 1.0, 0.02
 NO_LOSS = 1e-3  # differences of losses below this do not matter
 VARIANCE_FLOOR = 1e-4  # minimum share of the level that is added to each variance
 
@@ -46,7 +51,7 @@ class Regularisation(NamedTuple):
     mean (K, d) : class means, shrunk towards their average by 1 - keep (K,).
     own (K,) : weight of each class's own covariance; the pooled covariance has the rest.
     to_diagonal : shrinkage of the result towards the pooled diagonal.
-    ridge (d,) : added to each variance.
+    ridge (d,) : added to each variance. prior (d, d) : added to a covariance that all classes share.
     """
 
     mean: Tensor
@@ -54,16 +59,21 @@ class Regularisation(NamedTuple):
     own: Tensor
     to_diagonal: float
     ridge: Tensor
+    prior: Tensor | None = None
 
 
 def regularisation(
-    statistics: ClassStatistics, shrinkage: tuple[float, float] | None, standardize: Standardize
+    statistics: ClassStatistics,
+    shrinkage: tuple[float, float] | None,
+    standardize: Standardize,
+    background: Background | None = None,
 ) -> Regularisation:
     """Return the regularisation for `shrinkage` towards the pooled covariance and its diagonal; None chooses everything.
 
     standardize : the ridge of each feature is proportional to its own variance, not to the average of all variances. "auto"
         does so if variances differ by orders of magnitude, which means that features have different units. Otherwise
         leave-one-out chooses a mixture of the two.
+    background : with few samples and without `shrinkage`, a part of the ridge has the form that the background suggests.
     """
     mean, count = statistics.mean, statistics.count.double()
     if shrinkage is not None:
@@ -77,7 +87,10 @@ def regularisation(
     keep = count / (count + MEAN_SAMPLES)
     centre = mean.mean(0)
     drawn = centre + keep.to(mean)[:, None] * (mean - centre)
-    return Regularisation(drawn, keep, own, 0.0, _ridge(statistics, standardize, keep))
+    ridge = _ridge(statistics, standardize, keep)
+    if background is None or statistics.form == "diagonal" or bool(own.any()):
+        return Regularisation(drawn, keep, own, 0.0, ridge)
+    return Regularisation(drawn, keep, own, 0.0, *_with_background(statistics, background, ridge))
 
 
 def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
@@ -147,6 +160,28 @@ def _ridge(statistics: ClassStatistics, standardize: Standardize, keep: Tensor) 
             power = OWN_POWER * _preference(statistics, covariance, (level, _between(level, own, OWN_POWER)), keep)
         level = _between(level, own, power)
     return _loading(statistics, covariance, level) * level
+
+
+def _with_background(statistics: ClassStatistics, background: Background, ridge: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a smaller ridge (d,), and what of the form that the background suggests (d, d) replaces the rest.
+
+    In coordinates in which that form is the identity, leave-one-out chooses its size, and tells how good it is.
+    """
+    form = background.ridge(float((1 / statistics.count.double()).mean()))
+    root = torch.linalg.cholesky(form)
+    white = projected(statistics, torch.linalg.inv(root).T)
+    covariance, level = pooled_covariance(white), variance_level(white, False)
+    size, average = _loading(white, covariance, level) * float(level.mean()), float(ridge.mean())
+    left = [_quality(statistics, pooled_covariance(statistics), ridge), _quality(white, covariance, level)]
+    share = 1 / (1 + math.exp(-KNOWN - math.log((1 - left[0]) / (1 - left[1])) / SAME))
+    size = average ** (1 - share) * size**share
+    return (1 - share) * size / average * ridge, share * size * form
+
+
+def _quality(statistics: ClassStatistics, covariance: SharedCovariance, level: Tensor) -> float:
+    """Return how well the best loading with this level predicts samples that are left out, from 0 to below 1."""
+    found = chosen_loadings(covariance, level, statistics.mean, statistics.count, statistics.freedom)
+    return min(found.quality, 1 - NO_LOSS)
 
 
 def _between(average: Tensor, own: Tensor, power: float) -> Tensor:
