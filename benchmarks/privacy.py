@@ -46,8 +46,8 @@ from sklearn.metrics import roc_auc_score
 import amgc.core.release as core
 from amgc import AMGCClassifier
 from amgc.core.accounting import gaussian_loss, largest_area
-from amgc.core.privacy import Sums
 from amgc.core.statistics import ClassStatistics
+from amgc.core.sums import Sums
 from amgc.data import Images, load
 from amgc.data.augment import normalise
 from amgc.features.cache import cached_features

@@ -17,8 +17,10 @@ from amgc import AMGCClassifier, ClassStatistics
 from amgc.core import estimates
 from amgc.core import release as core
 from amgc.core.accounting import gaussian_delta, gaussian_epsilon, gaussian_loss, largest_area
-from amgc.core.privacy import BudgetError, Privacy, Sums
+from amgc.core.narrowing import narrowing
+from amgc.core.privacy import BudgetError, Privacy
 from amgc.core.release import Lesson, release
+from amgc.core.sums import Sums
 
 
 def seeded(seed: int) -> core.RandomBytes:
@@ -178,11 +180,14 @@ def test_all_but_the_noisy_answers_is_computed_from_these_alone(monkeypatch, nar
         asked = getattr(core, name)
         monkeypatch.setattr(core, name, lambda *given, asked=asked: answers.append(asked(*given)) or answers[-1])
     rows, labels = drawn(300, 400)
-    made = [release(Privacy(1.0).rows(rows), labels, 0.01, seeded(0), narrow=narrow)]
+    how = narrowing(400) if narrow else None
+    made = [release(Privacy(1.0).rows(rows), labels, 0.01, seeded(0), narrow=how)]
     assert (made[0].centre.shape == (400,)) != narrow
     for name in ("noisy_counts", "noisy_sums", "noisy_squares"):
         monkeypatch.setattr(core, name, lambda *given: answers.pop(0))
-    made.append(release(Privacy(1.0).rows(7 - rows[::-1] ** 3), labels, 0.01, seeded(1), narrow=narrow))
+    made.append(
+        release(Privacy(1.0).rows(7 - rows[::-1] ** 3), labels, 0.01, seeded(1), narrow=how)
+    )
     assert not answers
     first, second = (Sums.of(lesson, 0.01).statistics() for lesson in made)
     assert torch.equal(first.mean, second.mean) and torch.equal(first.pooled(), second.pooled())
@@ -349,15 +354,15 @@ def test_narrowed_sums_are_those_of_narrowed_rows():
     rows = Privacy(1.0).rows(rows)
     sums = Sums(600).add(rows, labels)
     for whole, directions in ((600, 90), (600, 40)):
-        sums = sums.narrowed(whole, directions)  # the second time, of sums that are narrow already
-        reference = Sums(directions).add(rows @ core.narrowing(600, directions), labels)
+        sums = sums.narrowed(narrowing(whole), directions)  # the second time, of sums that are narrow already
+        reference = Sums(directions).add(rows @ narrowing(600)(directions), labels)
         torch.testing.assert_close(sums.total, reference.total)
         torch.testing.assert_close(sums.second, reference.second)
 
 
 def test_the_noise_of_narrowed_sums_is_as_stated():
     found = [Sums.of(release(torch.zeros(3, 60), ["a", "b", "c"], 0.01, seeded(seed)), 0.01) for seed in range(60)]
-    made = [sums.narrowed(60, 20) for sums in found]
+    made = [sums.narrowed(narrowing(60), 20) for sums in found]
     total, stated = torch.stack([one.total for one in made]), torch.stack([one.total_noise for one in made])
     assert float((total.square().sum((1, 2)) / stated.diagonal(dim1=1, dim2=2).sum(1)).mean()) == pytest.approx(1, rel=0.2)
     assert float(made[0].noise[:, 1].sum() * 20 / made[0].total_noise.trace()) == pytest.approx(1)

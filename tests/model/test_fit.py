@@ -44,7 +44,7 @@ def test_the_fit_does_not_single_out_images_that_were_learned(make):
     inside, outside = ([one.fit for one in model.predict(images)] for images in (learned, new))
     assert max(inside) == 0.5 == max(outside) and np.mean(np.array(outside) == 0.5) > 0.1
     for wrong in (0.51, 1.0):
-        with pytest.raises(ValueError, match="reject from 0 to 0.5"):
+        with pytest.raises(ValueError, match=r"reject from 0 to 0\.5"):
             model.predict(new, reject=wrong)
 
 

@@ -166,7 +166,7 @@ def test_predictions_have_the_requested_number_of_classes_in_order_of_probabilit
     (everything,) = model.predict(draw("dog", 1, 4), top=50)
     assert set(everything.labels) == {"cat", "dog", "owl"} and abs(sum(everything.probabilities) - 1) < 1e-9
     for wrong in ({"top": 0}, {"reject": 1.5}, {"reject": -0.1}):
-        with pytest.raises(ValueError, match="top must be at least 1 and reject from 0 to 0.5"):
+        with pytest.raises(ValueError, match=r"top must be at least 1 and reject from 0 to 0\.5"):
             model.predict(draw("dog", 1), **wrong)
 
 

@@ -287,5 +287,5 @@ def test_the_centre_of_a_private_model_does_not_depend_on_its_images_and_is_stor
     chosen = Model.create(tmp_path / "chosen", "convnet", size=16, dim=8, privacy=Privacy(8.0, centre=[1.0] * 8))
     chosen.learn_all(lesson(9))
     assert chosen._state.classifier.privacy_.centre == (1.0,) * 8
-    with pytest.raises(ValueError, match="same clip, directions and centre"):
+    with pytest.raises(ValueError, match="same clip, directions, centre"):
         one.merge(chosen)

@@ -169,7 +169,7 @@ def served(tmp_path_factory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("page")
     model = Model.create(home / "model", filters=32)
     model.learn_all({kind: [landscape(kind, seed) for seed in range(8)] for kind in KNOWN})
-    with server(model.path, home=home) as served:
+    with server(model.path, "--hold", "1", home=home) as served:  # what is in memory would stay for the next test
         served.first = model.state
         yield served
 

@@ -72,7 +72,7 @@ def test_the_page_says_when_there_are_too_few_pictures_to_tell_what_is_typical(t
 
 @pytest.mark.slow
 def test_a_person_teaches_asks_corrects_and_makes_it_forget(tab, drawn, model, tmp_path):
-    with server(model, home=tmp_path) as served:
+    with server(model, "--hold", "1", home=tmp_path) as served:
         assert "has no classes yet" in served.said
         tab.visit(served.address)
         tab.until("document.querySelectorAll('.card').length === 2")
@@ -191,20 +191,21 @@ WAYS = {
 
 
 @pytest.mark.slow
-def test_the_page_says_which_pictures_are_in_memory_only(page, other, drawn, tmp_path):
-    assert page.text("in-memory") == ""
-    assert "Learned from 3 pictures" in page.teach("desert", drawn["desert"][:3])
-    page.until("document.getElementById('in-memory').innerText.startsWith('In memory only: 3 of “desert”.')")
-    assert "3 classes, learned from 19 pictures" in page.text("known-sum")
-    other.refresh()
-    assert "desert" not in other.classes
-    page.ask(drawn["desert"][5])
-    page.click("#take-zip")
-    page.until("document.getElementById('take-said').innerText.includes('In memory only: 3 of “desert”.')")
-    page.teach("desert", drawn["desert"][3:5])
-    page.until("document.getElementById('in-memory').innerText === ''")
-    other.refresh()
-    assert other.classes["desert"] == 5 and page.complaints == []
+def test_the_page_says_which_pictures_are_in_memory_only(tab, drawn, model, tmp_path):
+    Model.open(model).learn_all({kind: drawn[kind][:8] for kind in ("meadow", "night")})
+    with server(model, home=tmp_path) as served:
+        tab.visit(served.address)
+        tab.until("document.getElementById('known-sum').innerText.includes('16 pictures')")
+        assert tab.text("in-memory") == ""
+        assert "Learned from 3 pictures" in tab.teach("desert", drawn["desert"][:3])
+        tab.until("document.getElementById('in-memory').innerText.startsWith('In memory only: 3 of “desert”.')")
+        assert "3 classes, learned from 19 pictures" in tab.text("known-sum")
+        assert "desert" not in Model.open(model).classes
+        tab.click("#take-zip")
+        tab.until("document.getElementById('take-said').innerText.includes('In memory only: 3 of “desert”.')")
+        tab.teach("desert", drawn["desert"][3:5])
+        tab.until("document.getElementById('in-memory').innerText === ''")
+        assert Model.open(model).classes["desert"] == 5 and tab.complaints == []
 
 
 @pytest.mark.slow

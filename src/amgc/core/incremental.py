@@ -16,10 +16,10 @@ from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
 from amgc.core.linear import Linear
 from amgc.core.parameters import available, read_shrinkage
-from amgc.core.privacy import Sums
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Head
 from amgc.core.statistics import ClassStatistics
+from amgc.core.sums import Sums
 from amgc.core.typical import TYPICAL, Typicality
 from amgc.core.typicality import measure
 from amgc.tensor_files import prefixed, without

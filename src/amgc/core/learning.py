@@ -17,11 +17,12 @@ from torch import Tensor
 
 from amgc.core.inputs import Label, check_finite, check_range, in_range, plain
 from amgc.core.parameters import check_parameters
-from amgc.core.privacy import Privacy, Sums
-from amgc.core.release import narrowing, release
+from amgc.core.privacy import Privacy
+from amgc.core.release import release
 from amgc.core.shrinkage import Standardize
 from amgc.core.solver import Balance
 from amgc.core.statistics import ClassStatistics, Form
+from amgc.core.sums import Sums
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,7 +43,7 @@ class IncrementalStatistics:
     sums_: Sums  # if there are any: the noisy sums that `statistics_` follow from
     _latest: dict[Label, int]  # number of the last call that contained each class; classes of the newest call are new
     _waiting: list[tuple[Tensor, np.ndarray]] | None = None  # rows and labels of the lesson that is being collected
-    narrow_to: int | None = None  # random directions of the first lesson with `epsilon`; None: it chooses
+    narrow_to: int | None = None  # directions of the first lesson with `epsilon`; None: it chooses
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class IncrementalStatistics:
         """The settings of differential privacy; None without `epsilon`."""
         if self.epsilon is None:
             return None
-        return Privacy(self.epsilon, self.delta, self.lessons, self.clip, self.directions, self.centre)
+        return Privacy(self.epsilon, self.delta, self.lessons, self.clip, self.directions, self.centre, self.background)
 
     # ---- learning ----------------------------------------------------------------------------------------------------
 
@@ -152,10 +153,11 @@ class IncrementalStatistics:
         """Add the sums of a lesson with noise."""
         assert self.privacy_ is not None
         self.privacy_.check(self.sums_.spent, np.unique(labels).tolist())
-        directions = self.sums_.dim if self.sums_.spent else self.narrow_to
+        directions, narrow = self.sums_.dim if self.sums_.spent else self.narrow_to, self.privacy_.narrowing(rows.shape[1])
         if directions is not None:
-            rows = rows.double() @ narrowing(rows.shape[1], directions)
-        sums = Sums.of(release(rows, labels, self.privacy_.loss, narrow=directions is None), self.privacy_.loss)
+            rows = rows.double() @ narrow(directions)
+        released = release(rows, labels, self.privacy_.loss, narrow=narrow if directions is None else None)
+        sums = Sums.of(released, self.privacy_.loss)
         self._set_sums(copy.deepcopy(self.sums_).merge(sums) if self.sums_.spent else sums)
         self._learned(sums.classes)
 
@@ -237,10 +239,14 @@ class IncrementalStatistics:
         if names is not None and theirs is not None and list(names) != list(theirs):
             raise ValueError("the two classifiers were fitted on different feature names.")
         self._check_kind(other.classes_)
-        if not self._same_rows(other):
-            raise ValueError("both classifiers must be private, with the same clip, directions and centre, or neither of them.")
+        mine, others = self.privacy_, other.privacy_
+        if (mine is None) != (others is None) or (mine and others and not mine.maps_like(others, self.n_features_in_)):
+            raise ValueError(
+                "both classifiers must be private, with the same clip, directions, centre and background, or neither of them."
+            )
         if self.privacy_ is not None:
-            to = self.privacy_.matrix(self.n_features_in_).shape[1], min(self.sums_.dim, other.sums_.dim)
+            whole = self.privacy_.matrix(self.n_features_in_).shape[1]
+            to = self.privacy_.narrowing(whole), min(self.sums_.dim, other.sums_.dim)
             self._set_sums(copy.deepcopy(self.sums_).narrowed(*to).merge(other.sums_.narrowed(*to)))
         else:
             self.statistics_.merge(other.statistics_)
@@ -310,16 +316,6 @@ class IncrementalStatistics:
                     f"{name} is {getattr(self, name)!r}, but the classes so far were learned with {value!r}; "
                     "call fit to start again, or set it back."
                 )
-
-    def _same_rows(self, other: IncrementalStatistics) -> bool:
-        """Return whether both have statistics of the same kind of rows: both private and mapped alike, or neither."""
-        mine, theirs = self.privacy_, other.privacy_
-        if mine is None or theirs is None:
-            return mine is theirs
-        one, two = (np.asarray(own.centre or [0.0] * self.n_features_in_) for own in (mine, theirs))
-        # Machines differ in the last digits of a centre that an extractor computed.
-        near = one.shape == two.shape and np.abs(one - two).max() <= 1e-2 * np.abs(one).max()
-        return bool(near) and (mine.clip, mine.directions) == (theirs.clip, theirs.directions)
 
     def _check_kind(self, y: np.ndarray) -> None:
         """Raise if new labels cannot be sorted with the known ones. numpy would turn numbers into strings, and True into 1."""

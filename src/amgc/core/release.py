@@ -19,7 +19,7 @@ from torch import Tensor
 
 from amgc.core.estimates import along_each, largest_noise, noise_scale, shrunk_vector, spectrum, symmetric
 from amgc.core.inputs import Label, group_by_label
-from amgc.core.spread import random_directions
+from amgc.core.narrowing import Narrowing
 
 # Shares of the loss that go to counts (at least, each time), to the common mean (at least), and to each of ROUNDS sums of x xᵀ
 # (at most and at least). The sums of classes get the rest. Chosen on held-out training features;
@@ -27,7 +27,7 @@ from amgc.core.spread import random_directions
 COUNT, CENTRE, SECOND, LEAST = 0.01, 0.002, 0.08, 0.004
 COMMON = 0.5  # the squared norm of the common mean of rows, as `centre_share` expects it
 ROUNDS = 4
-DIRECTIONS, FEWEST = 6.0, 32  # random directions for each sample of a class, times √loss
+DIRECTIONS, FEWEST = 6.0, 32  # directions for each sample of a class, times √loss
 ENOUGH = 0.4  # samples, times √loss, over m^1.5, from which the sums of x xᵀ are worth the most
 GRID = 2.0**-15  # rows are multiples of it, so that their sums are exact
 BITS = 16  # noisy sums are multiples of about 2^-16 of the noise's standard deviation
@@ -68,11 +68,11 @@ def release(
     loss: float,
     random_bytes: RandomBytes = secrets.token_bytes,
     *,
-    narrow: bool = False,
+    narrow: Narrowing | None = None,
 ) -> Lesson:
     """Return the noisy sums of rows (n, m) of norm at most 1, with one label each. All answers together have this loss.
 
-    narrow : project rows to as many random directions as the noisy counts and the loss suggest.
+    narrow : project rows to as many of these directions as the noisy counts and the loss suggest.
 
     Rows are centred at their noisy mean. Noise is the same in all directions, but few directions have most of the variance. So
     rows are scaled before sums are taken: by a rough covariance, to get a better one, several times, and by the last one for
@@ -82,8 +82,8 @@ def release(
     place = torch.from_numpy(inverse)
     counts = noisy_counts(place, len(classes), loss * COUNT, random_bytes)
     samples = max(float(counts.value.sum()), 1.0)
-    if narrow:
-        rows = rows.double() @ narrowing(rows.shape[1], enough_directions(samples / len(classes), loss, rows.shape[1]))
+    if narrow is not None:
+        rows = rows.double() @ narrow(enough_directions(samples / len(classes), loss, rows.shape[1]))
     share = second_share(samples, loss, rows.shape[1])
     whole = torch.zeros_like(place)
     centring = centre_share(samples, loss, rows.shape[1])
@@ -123,20 +123,13 @@ def release(
 
 
 def enough_directions(count: float, loss: float, dim: int) -> int:
-    """Return the number of random directions in which classes of `count` samples are told apart best.
+    """Return the number of directions in which classes of `count` samples are told apart best.
 
     Fewer directions have less noise in all and keep the distances between rows, more or less. With few samples, too little is
     left of the loss, or known of the common mean, in more.
     """
     enough = max(round(DIRECTIONS * count * math.sqrt(loss)), FEWEST)
     return enough if enough <= dim / 3 else dim
-
-
-def narrowing(dim: int, directions: int) -> Tensor:
-    """Return the matrix (dim, directions) that projects rows to the first of fixed random directions, about as long."""
-    if directions >= dim:
-        return torch.eye(dim, dtype=torch.float64)
-    return random_directions(dim, dim)[:, :directions] * math.sqrt(dim / directions)
 
 
 def centre_share(samples: float, loss: float, dim: int) -> float:

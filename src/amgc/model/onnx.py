@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amgc.core.incremental import IncrementalClassifier
-from amgc.core.release import narrowing
 from amgc.features.onnx import IR, OPSET, ExportError, Graph, features
 from amgc.files import atomic
 from amgc.model.extractors import encode
@@ -83,7 +82,7 @@ def _graph(state: State) -> Graph:
         exact = graph.add("Div", exact, graph.add("Max", norm, np.array(privacy.shortest)))
         whole, width = privacy.matrix(state.extractor.dim).shape[1], state.classifier.sums_.dim
         if width < whole:
-            exact = graph.add("MatMul", exact, narrowing(whole, width).numpy())
+            exact = graph.add("MatMul", exact, privacy.narrowing(whole)(width).numpy())
     weight, bias = _head(state)
     scores = graph.add("Add", graph.add("MatMul", exact, np.ascontiguousarray(weight.T)), bias)
     graph.cast(graph.add("Softmax", scores, axis=1), np.float32, output="probabilities")
