@@ -6,16 +6,19 @@
     python benchmarks/privacy.py --only attacks     # one part, two or three minutes
     python benchmarks/privacy.py --quick            # digits only, to check that it runs
 
-accuracy, lite0, flowers, leaves: test accuracy in percent, mean ± standard deviation over draws of samples and noise; δ = 1e-5,
-one lesson for all classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the rows of
-private classifiers, which are scaled. "no centre" is without the mean of generated images that private models subtract.
+accuracy, lite0, unseen, flowers, leaves: test accuracy in percent, mean ± standard deviation over draws of samples and noise;
+δ = 1e-5, one lesson for all classes. "no noise" is AMGCClassifier(covariance="shared"), "no noise, same rows" the same on the
+rows of private classifiers, which are scaled. For flowers, leaves and unseen, the 40 classes of CIFAR-100 that are not in the
+background of lite0, private classifiers have this background; "nothing public" is without it. For lite0, all classes of
+CIFAR-100, they have the mean of generated images instead, and "no centre" is without it.
 floor: the same with 500 samples a class if less were secret: "exact covariance" has noise on counts and sums of classes only,
 "and known directions" also projects the samples to the 99 directions in which the exact class means differ.
 attacks: membership AUC: samples that were learned against others of the same class, for whoever has the model and as many other
 samples of each class, by the better of two scores: the Mahalanobis distance to the class mean, and the product with the
 difference of the class mean from that of the other samples; "means alone" has the second only, which needs no covariance of the
 model. 0.5 is a guess; "bound" is the largest AUC of any attack. forms: the same for photos of flowers, and the accuracy, with
-each form of the stored covariance; "answers alone" has only what the model answers: the probability of the class, and the fit.
+each form of the stored covariance, and with the background of lite0; "answers alone" has only what a model answers: the
+probability of the class, and the fit, which is at most 0.5. Then each kind of answer alone; "class" is whether it is right.
 Features: the correlation of a sample's features, less the class mean, with those computed from two versions of a model, before
 and after learning this sample alone. Images: the pixel correlation of 16 × 16 digits with those rebuilt from these features by
 gradient descent through the extractor, patches that were fitted on other digits; "mean of the class" is what anyone would guess
@@ -54,14 +57,15 @@ from amgc.features.cache import cached_features
 from amgc.features.lite import is_installed
 from amgc.model import extractors
 from amgc.model.inputs import images_from
+from amgc.model.predict import MOST_TOLD
 
 Array = np.ndarray
 Split = tuple[Array, Array, Array, Array]  # training features and labels, and those for testing
 Centre = list[float] | None
 EPSILONS = (8.0, 2.0, 1.0, 0.5)
 MEANS = "no noise, means alone"
-NO_NOISE, SAME_ROWS, NO_CENTRE = "no noise", "no noise, same rows", "ε = 8, no centre"
-PARTS = ("accuracy", "lite0", "floor", *SETS, "attacks", "forms", "shares", "rounding")
+NO_NOISE, SAME_ROWS, NO_CENTRE, NO_PUBLIC = "no noise", "no noise, same rows", "ε = 8, no centre", ", nothing public"
+PARTS = ("accuracy", "lite0", "unseen", "floor", *SETS, "attacks", "forms", "shares", "rounding")
 
 
 def digits() -> Split:
@@ -139,12 +143,24 @@ def without_noise(X: Array, y: Array, centre: Centre) -> AMGCClassifier:
 # ---- accuracy --------------------------------------------------------------------------------------------------------
 
 
-def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int, centre: Centre = None) -> None:
+def unseen(split: Split) -> Split:
+    """Return the classes of CIFAR-100 that are not in the background of lite0 (benchmarks/background.py)."""
+    classes = np.sort(np.random.default_rng(5).permutation(100)[60:])
+    X, y, test, truth = split
+    return X[keep := np.isin(y, classes)], y[keep], test[own := np.isin(truth, classes)], truth[own]
+
+
+def accuracy(
+    name: str, split: Split, counts: tuple[int | None, ...], draws: int, centre: Centre = None, public: str | None = None
+) -> None:
     X, y, test, truth = split
     print(f"\naccuracy, {name}")
     shown = ["all" if count is None else str(count) for count in counts]
     print(f"  {'samples a class':22s}" + "".join(f"{count:>14s}" for count in shown), flush=True)
-    for way in (NO_NOISE, *([SAME_ROWS] if centre is None else [NO_CENTRE]), *EPSILONS):
+    first = (
+        [f"ε = {epsilon:g}{NO_PUBLIC}" for epsilon in EPSILONS[:3]] if public else [SAME_ROWS if centre is None else NO_CENTRE]
+    )
+    for way in (NO_NOISE, *first, *EPSILONS):
         cells = []
         for count in counts:
             found = []
@@ -156,8 +172,11 @@ def accuracy(name: str, split: Split, counts: tuple[int | None, ...], draws: int
                     made = without_noise(X[rows], y[rows], centre)
                 elif way == NO_CENTRE:
                     made = AMGCClassifier(epsilon=8.0).fit(X[rows], y[rows])
+                elif isinstance(way, str):
+                    epsilon = float(way.removeprefix("ε = ").removesuffix(NO_PUBLIC))
+                    made = AMGCClassifier(epsilon=epsilon).fit(X[rows], y[rows])
                 else:
-                    made = AMGCClassifier(epsilon=way, centre=centre).fit(X[rows], y[rows])
+                    made = AMGCClassifier(epsilon=way, centre=centre, background=public).fit(X[rows], y[rows])
                 found.append(100 * made.score(test, truth))
             cells.append(f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}")
         print(
@@ -272,33 +291,48 @@ def memberships(name: str, split: Split, counts: tuple[int, ...], classes: int) 
         print(f"  {way:22s}" + "".join(f"{cell:>10.2f}" for cell in cells) + f"{limit:>10s}", flush=True)
 
 
-def answers(made: AMGCClassifier, inside: Split, far: range | None) -> float:
-    """Return the AUC of the better of two answers: the probability of the class, and how well a sample fits."""
+def answers(made: AMGCClassifier, inside: Split, far: range | None) -> dict[str, float]:
+    """Return the AUC of what a model answers, by kind of answer, averaged over classes."""
     X, y, outside, out_y = inside
     rows, labels = np.concatenate([X, outside]), np.concatenate([y, out_y])
     truth = np.repeat([1, 0], [len(y), len(out_y)])
-    sure = made.predict_proba(rows)[np.arange(len(rows)), np.searchsorted(made.classes_, labels)]
-    areas = [[roc_auc_score(truth[labels == label], score[labels == label]) for label in np.unique(y)]
-             for score in (sure, made.typicality(rows, far=far))]  # fmt: skip
-    return float(np.max(np.mean(areas, axis=1)))
+    shares, fits = made.predict_proba(rows), made.typicality(rows, far=far)
+    sure = shares[np.arange(len(rows)), np.searchsorted(made.classes_, labels)]
+    right = made.classes_[shares.argmax(1)] == labels
+    kinds = {"probability": sure, "probability, one digit": sure.round(1), "fit without limit": fits}
+    kinds |= {"fit": np.minimum(fits, MOST_TOLD), "class": right}
+    areas = {kind: [roc_auc_score(truth[labels == label], score[labels == label]) for label in np.unique(y)]
+             for kind, score in kinds.items()}  # fmt: skip
+    return {kind: float(np.mean(own)) for kind, own in areas.items()}
 
 
-def forms(name: str, split: Split, counts: tuple[int, ...], far: range | None) -> None:
+def forms(name: str, split: Split, counts: tuple[int, ...], far: range | None, public: str | None) -> None:
     X, y, test, truth = split
     print(f"\nforms, {name}: membership AUC, and accuracy")
     columns = [f"{count}, {what}" for what in ("AUC", "answers alone", "accuracy") for count in counts]
-    print(f"  {'samples a class':16s}" + "".join(f"{column:>20s}" for column in columns), flush=True)
-    for form in ("full", "lowrank", "diagonal", "shared"):
+    print(f"  {'samples a class':18s}" + "".join(f"{column:>20s}" for column in columns), flush=True)
+    ways: dict[str, dict[str, object]] = {form: {"covariance": form} for form in ("full", "lowrank", "diagonal", "shared")}
+    ways |= {"full, background": {"background": public}} if public else {}
+    told: dict[str, dict[str, list[float]]] = {}
+    for way, parameters in ways.items():
         found: list[list[float]] = [[], [], []]
         for count in counts:
             members, others, known = grouped(y, count)
-            made = AMGCClassifier(covariance=form).fit(X[members], y[members])
+            made = AMGCClassifier(**parameters).fit(X[members], y[members])
             inside = X[members], y[members], X[others], y[others]
             found[0].append(max(membership(made, inside, (X[known], y[known]))))
-            found[1].append(answers(made, inside, far))
+            own = answers(made, inside, far)
+            for kind, area in own.items():
+                told.setdefault(way, {}).setdefault(kind, []).append(area)
+            found[1].append(max(own["probability"], own["fit"]))
             found[2].append(100 * made.score(test, truth))
         cells = [f"{one:.2f}" for one in found[0] + found[1]] + [f"{one:.1f}" for one in found[2]]
-        print(f"  {form:16s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
+        print(f"  {way:18s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
+    for way in ("full", *(["full, background"] if public else [])):
+        print(f"\nanswers of {way}, {name}: membership AUC")
+        print(f"  {'samples a class':24s}" + "".join(f"{count:>10d}" for count in counts))
+        for kind, areas in told[way].items():
+            print(f"  {kind:24s}" + "".join(f"{area:>10.2f}" for area in areas), flush=True)
 
 
 def one_more(X: Array, y: Array, rows: Array, new: int, epsilon: float | None) -> tuple[Array, AMGCClassifier]:
@@ -459,14 +493,19 @@ def main() -> None:
     if "floor" in parts:
         with kept("privacy_floor"):
             floor(*features, 2)
-    if "lite0" in parts and not given.quick and (found := cifar_lite0(os.environ.get("AMGC_DATA"), given.cache)):
-        with kept("privacy_lite0"):
-            accuracy("CIFAR-100, lite0", found[0], (10, 50, 500), 2, found[1])
+    if {"lite0", "unseen"} & {*parts} and not given.quick:
+        found = cifar_lite0(os.environ.get("AMGC_DATA"), given.cache)
+        if found and "lite0" in parts:
+            with kept("privacy_lite0"):
+                accuracy("CIFAR-100, lite0", found[0], (10, 50, 500), 2, found[1])
+        if found and "unseen" in parts:
+            with kept("privacy_unseen"):
+                accuracy("40 classes, lite0", unseen(found[0]), (10, 50, 500), 2, public="lite0")
     for name in SETS if folder else ():
         if name in parts:
-            split, centre = photos(folder / name)
+            split, _ = photos(folder / name)
             with kept(f"privacy_{name}"):
-                accuracy(f"{name}, lite0", split, (10, 50, None), 3, centre)
+                accuracy(f"{name}, lite0", split, (10, 50, None), 3, public="lite0")
     if "attacks" in parts:
         with kept("privacy_attacks"):
             memberships(*features, (10, 50, 100, 160) if cifar else (10, 30), 20 if cifar else 10)
@@ -481,7 +520,8 @@ def main() -> None:
         if folder:
             split, far = photos(folder / "flowers")[0], extractors.create("lite0", {}, None, 0).far
         with kept("privacy_forms"):
-            forms("flowers, lite0" if folder else "digits", split if folder else digits(), (10, 20, 32), far)
+            chosen = ("flowers, lite0", split) if folder else ("digits", digits())
+            forms(*chosen, (10, 20, 32), far, "lite0" if folder else None)
     if "shares" in parts:
         with kept("privacy_shares"):
             shares(*features, 450 if cifar else 20)
