@@ -209,6 +209,7 @@ def flip_last(path: Path) -> None:
         (1, truncate),
         (1, flip_last),
         (1, lambda path: path.write_bytes(b"")),
+        (1, lambda path: path.write_bytes(path.read_bytes()[:60] + b"[" * 100_000)),
         (1, lambda path: np.save(path, np.zeros((2, 2)))),
         (1, lambda path: path.unlink()),
     ],

@@ -99,6 +99,15 @@ def test_a_header_of_another_form_is_refused(change: dict[str, Any], tmp_path: P
         load_extractor(tmp_path / "net.safetensors")
 
 
+@pytest.mark.parametrize("name", ["patches", "convnet"])
+@pytest.mark.parametrize("shape", [(10**30, 8, 8), (1, 10**30, 8), (10**9, 8, 8), (1e400, 8, 8)])
+def test_absurd_sizes_of_images_are_refused_before_anything_is_built(name: str, shape: Any, tmp_path: Path) -> None:
+    header = {"extractor": name, "image_shape": shape, "options": {}}
+    tensor_files.write(tmp_path / "net.safetensors", "extractor", header, {"x": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"image_shape must be|damaged|another version"):
+        load_extractor(tmp_path / "net.safetensors")
+
+
 @pytest.mark.any_cpu
 @pytest.mark.parametrize("wrong", [([0.5], [0.0]), ([0.5], None), (["x"], [1.0]), ([], []), ([float("nan")], [1.0]), (3, 3)])
 def test_a_file_with_an_impossible_normalisation_is_refused(wrong: Any, network: Extractor, tmp_path: Path) -> None:

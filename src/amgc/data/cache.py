@@ -219,7 +219,7 @@ def _open(home: Path, manifest: dict[str, Any], check_all: bool) -> NDArray[np.u
     try:
         check_regular(home / manifest["pixels"])
         array = np.load(home / manifest["pixels"], mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # numpy raises different errors for a damaged file
         raise StaleCacheError(f"its pixels cannot be read ({error})") from error
     if list(array.shape) != manifest["shape"] or array.dtype != np.uint8:
         raise StaleCacheError(f"its pixels have shape {array.shape}")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ImageShape: TypeAlias = tuple[int, int, int]  # channels, height, width
 KIND = "extractor"  # of the file of a saved extractor
+LARGEST = (1024, 65536, 65536)  # channels, height and width; more means a damaged file
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
@@ -114,6 +115,8 @@ def _make(name: str, image_shape: Sequence[int], chosen: dict[str, Any]) -> Extr
 
 def _checked(image_shape: Sequence[int]) -> ImageShape:
     shape = tuple(int(size) for size in image_shape)
-    if len(shape) != 3 or min(shape) < 1:
-        raise ValueError(f"image_shape must be (channels, height, width), each at least 1; not {tuple(image_shape)}.")
+    if len(shape) != 3 or not all(1 <= size <= most for size, most in zip(shape, LARGEST, strict=True)):
+        raise ValueError(
+            f"image_shape must be (channels, height, width), each at least 1 and at most {LARGEST}; not {tuple(image_shape)}."
+        )
     return shape[0], shape[1], shape[2]

@@ -56,7 +56,7 @@ def load_extractor(path: str | os.PathLike[str]) -> Extractor:
                 "registers it, import that file first."
             )
         extractor = blank(name, image_shape=image_shape, **options)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise files.FileFormatError(f"{os.fspath(path)!r} was written by another version of amgc: {error}") from error
     _set(extractor, path, header, tensors)
     return extractor
