@@ -205,7 +205,7 @@ def test_info_says_what_others_can_find_out(private, make):
     shown = " ".join(make("cat", "dog").info().reveals)
     assert (
         "whether a given image was learned" in shown
-        and "answers alone" in shown
+        and "probabilities of the answers" in shown
         and "two versions" in shown
         and "merged model" in shown
     )

@@ -178,7 +178,7 @@ def _reveals(manifest: Manifest, contents: Contents) -> list[str]:
         ]
     return [
         "whether a given image was learned: this can be computed from the statistics, most surely for classes of few images; "
-        "of these, the answers alone (probability and fit) tell it too",
+        "of these, the probabilities of the answers often tell it too",
         "from two versions of the model: the features of an image that was learned alone in between, and from them often the "
         "image itself",
         "from a merged model and all but one of its parts: the statistics of that part",
