@@ -253,7 +253,20 @@ class IncrementalClassifier(IncrementalStatistics):
 
     def _background(self) -> Background | None:
         """Return what is known of the features beforehand. Rows of a private classifier are others."""
-        return None if self.background is None or self.privacy_ is not None else background(self.background)
+        if self.background is None or self.privacy_ is not None:
+            return None
+        found = background(self.background)
+        if found.dim != self.n_features_in_:
+            raise ValueError(
+                f"background={self.background!r} is of {found.dim} features, and the rows have {self.n_features_in_}; use "
+                "background=None."
+            )
+        return found
+
+    def _restart(self) -> ClassStatistics:
+        found = super()._restart()
+        self._background()  # raises an error if it does not fit
+        return found
 
     def _shrinkage(self) -> tuple[float, float] | None:
         """Return the shrinkage; None for one that leave-one-out chooses.

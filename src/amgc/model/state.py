@@ -277,6 +277,8 @@ def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
         if centre is None and isinstance(extractor, Extractor):
             centre = extractors.public_centre(extractor)
         made["classifier"] |= privacy | {"centre": centre}
+    elif known := extractors.background_of(extractor):
+        made["classifier"]["background"] = known
     return replace(state, extractor=extractor, manifest=replace(manifest, image=replace(manifest.image, size=size), made=made))
 
 
