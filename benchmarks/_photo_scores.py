@@ -34,16 +34,22 @@ HELD_OUT = 60  # samples a class, at most, on which constants are measured
 Figures = dict[str, float]
 
 
+def ours_for(kind: str) -> AMGCClassifier:
+    """Return our classifier as a model has it: the background is that of the default features of lite0."""
+    return AMGCClassifier(background="lite0" if kind == DEFAULT else None)
+
+
 def heads(photos: Photos, kind: str, count: int | None, seed: int) -> Figures:
     """Return the accuracies of classifiers, and the calibration of ours."""
     X, y, Q, truth = split(photos, kind, count, seed)
-    ours = AMGCClassifier().fit(X, y)
+    ours = ours_for(kind).fit(X, y)
     stated = ours.predict_proba(Q)
-    one_by_one = AMGCClassifier()
+    one_by_one = ours_for(kind)
     for label in np.random.default_rng(seed).permutation(photos.classes):
         one_by_one.partial_fit(X[y == label], y[y == label])
     found = {
         "ours": share(ours.predict(Q) == truth),
+        "ours, no background": share(AMGCClassifier().fit(X, y).predict(Q) == truth),
         "cosine to the class means": share(cosine(X, y, Q).argmax(1) == truth),
         "stated": 100 * float(stated.max(1).mean()),
         "ECE": calibration_error(stated, truth),
@@ -70,18 +76,19 @@ def features(photos: Photos, count: int | None, seed: int) -> Figures:
 def wrong_labels(photos: Photos, kind: str, count: int | None, seed: int) -> Figures:
     """Return the calibration of our classifier, taught with shuffled labels."""
     X, y, Q, truth = split(photos, kind, count, seed)
-    return calibrated(X, np.random.default_rng(seed).permutation(y), Q, truth)
+    return calibrated(ours_for(kind).fit(X, np.random.default_rng(seed).permutation(y)), Q, truth)
 
 
 def noise(seed: int, count: int = 20, dim: int = 1280) -> Figures:
     """Return the calibration of our classifier on two classes of the same noise."""
     random = np.random.default_rng(seed)
     y, truth = np.repeat([0, 1], count), np.repeat([0, 1], 200)
-    return calibrated(random.normal(size=(len(y), dim)), y, random.normal(size=(len(truth), dim)), truth)
+    fitted = AMGCClassifier().fit(random.normal(size=(len(y), dim)), y)
+    return calibrated(fitted, random.normal(size=(len(truth), dim)), truth)
 
 
-def calibrated(X: Array, y: Array, Q: Array, truth: Array) -> Figures:
-    stated = AMGCClassifier().fit(X, y).predict_proba(Q)
+def calibrated(classifier: AMGCClassifier, Q: Array, truth: Array) -> Figures:
+    stated = classifier.predict_proba(Q)
     right = share(stated.argmax(1) == truth)
     return {"accuracy": right, "stated": 100 * float(stated.max(1).mean()), "ECE": calibration_error(stated, truth)}
 
@@ -119,7 +126,7 @@ def bounds(photos: Photos, other: Array, count: int, seed: int) -> Figures:
     rejects 5 % of held-out photos of train/. The covariance is that of the drawn photos, or of all photos of train/.
     """
     X, y, Q, truth = split(photos, DEFAULT, count, seed)
-    ours, random = AMGCClassifier().fit(X, y), np.random.default_rng(seed)
+    ours, random = ours_for(DEFAULT).fit(X, y), np.random.default_rng(seed)
     stated, scores = ours.predict_proba(Q).max(1), ours.decision_function(Q)
     found = {
         "ECE": calibration_error(ours.predict_proba(Q), truth),
@@ -255,7 +262,7 @@ def gap(stated: Array, right: Array, bins: int = 15) -> float:
 
 def novelty(X: Array, y: Array, Q: Array, far: range | None) -> dict[str, Array]:
     """Return scores of Q that are small for samples of unseen classes."""
-    ours = AMGCClassifier().fit(X, y)
+    ours = ours_for(DEFAULT).fit(X, y)
     labels = np.unique(y)
     means = centres(X, y)
     precision = LedoitWolf(assume_centered=True).fit(X - means[np.searchsorted(labels, y)]).precision_
@@ -274,7 +281,7 @@ def distances(means: Array, precision: Array, Q: Array) -> Array:
 
 
 def typical(X: Array, y: Array, Q: Array, far: range | None) -> Array:
-    return AMGCClassifier().fit(X, y).typicality(Q, far=far)
+    return ours_for(DEFAULT).fit(X, y).typicality(Q, far=far)
 
 
 def neighbours(X: Array, _: Array, Q: Array) -> Array:

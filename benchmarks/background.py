@@ -24,6 +24,7 @@ from PIL import Image
 
 from amgc.core.background import FOLDER, Background
 from amgc.data import load
+from amgc.features.weights import checksum
 from amgc.model import extractors
 
 CLASSES, IMAGES, PARTS = 60, 100, 40
@@ -96,6 +97,7 @@ def compute(name: str, cifar: tuple[list[Array], list[int]], pictures: list[Imag
         (within + sharp * (within.trace() / sharp.trace())) / 2,
         vectors * values.clamp_min(0) @ vectors.T,
         about,
+        checksum(network),
     )
 
 

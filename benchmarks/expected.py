@@ -4,7 +4,7 @@
     python benchmarks/expected.py --photos FOLDER    # FOLDER/flowers/train/CLASS/*.jpg, FOLDER/flowers/test, FOLDER/leaves, …
     python benchmarks/expected.py --quick            # generated images, to check that it runs
 
-Features of lite0, `AMGCClassifier()`, 20 draws of 5, 10, 20 and 50 photos a class from train/. stated: the expected accuracy.
+Features of lite0, `AMGCClassifier(background="lite0")`, 20 draws of 5, 10, 20 and 50 photos a class from train/. stated: the expected accuracy.
 With 5 photos `expected_accuracy()` returns None and the page says nothing; that row is what it would say. held out: accuracy on
 the photos of train/ that were not drawn, by which the margins were chosen. test: accuracy on test/. Accuracies weight classes
 equally, in percent: mean ± standard deviation over the draws. Errors are stated minus measured on test photos, in points.
@@ -58,7 +58,7 @@ def compare(photos: dict[str, tuple[Array, Array]], count: int, seed: int) -> tu
     """Return the stated accuracy, those on held-out and on test photos, and the margin if one is stated, in percent."""
     samples, labels = photos["train"]
     drawn = draw(labels, count, seed)
-    classifier = AMGCClassifier().fit(samples[drawn], labels[drawn])
+    classifier = AMGCClassifier(background="lite0").fit(samples[drawn], labels[drawn])
     stated, inside = classifier.expected_accuracy(), classifier._solved().solution.expected
     assert inside is not None
     held, test = accuracy(classifier, samples[~drawn], labels[~drawn]), accuracy(classifier, *photos["test"])

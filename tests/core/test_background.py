@@ -10,7 +10,8 @@ from amgc.core.background import Background, background, names
 def drawn(dim: int = 12, seed: int = 0) -> Background:
     random = np.random.default_rng(seed)
     wide, tall = (torch.from_numpy(random.normal(size=(3 * dim, dim)) * random.uniform(0.1, 2, dim)) for _ in range(2))
-    return Background(torch.zeros(dim, dtype=torch.float64), wide.T @ wide / len(wide), tall.T @ tall / len(tall), "drawn")
+    within, between = (one.T @ one / len(one) for one in (wide, tall))
+    return Background(torch.zeros(dim, dtype=torch.float64), within, between, "drawn", "none")
 
 
 def test_the_package_knows_lite0() -> None:
@@ -23,7 +24,7 @@ def test_the_package_knows_lite0() -> None:
 
 
 def test_an_unknown_network_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no background of 'lite9'.*lite0"):
+    with pytest.raises(ValueError, match=r"no background of 'lite9'.*lite0"):
         background("lite9")
 
 
@@ -46,7 +47,7 @@ def test_the_ridge_is_the_posterior_of_class_means() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("amgc.core.background.WITHIN", 0.0)
         patch.setattr("amgc.core.background.BETWEEN", 0.0)
-        ridge = known.ridge(1 / count).numpy()
+        ridge = known.ridge(1 / count, torch.ones(known.dim, dtype=torch.float64)).numpy()
     within, between = known.within.numpy(), known.between.numpy()
     means = np.random.default_rng(1).normal(size=(4, known.dim))
     drawn_means = means @ np.linalg.solve(between + within / count, between)

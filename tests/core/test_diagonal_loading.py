@@ -68,6 +68,7 @@ def test_the_loadings_are_those_of_the_criterion_written_out(samples, dim, isotr
     expected = [
         np.exp(crossing(np.log(grid), quality, 0.99 * best, -1)) * samples / (samples - 3),
         np.exp(crossing(np.log(grid), quality, best - 0.1 * error, +1)) * samples / (samples - 3),
+        best,
     ]
     for found, value in zip(chosen(statistics, torch.tensor(level)), expected, strict=True):
         assert found == pytest.approx(value, rel=1e-8)

@@ -185,9 +185,7 @@ def test_all_but_the_noisy_answers_is_computed_from_these_alone(monkeypatch, nar
     assert (made[0].centre.shape == (400,)) != narrow
     for name in ("noisy_counts", "noisy_sums", "noisy_squares"):
         monkeypatch.setattr(core, name, lambda *given: answers.pop(0))
-    made.append(
-        release(Privacy(1.0).rows(7 - rows[::-1] ** 3), labels, 0.01, seeded(1), narrow=how)
-    )
+    made.append(release(Privacy(1.0).rows(7 - rows[::-1] ** 3), labels, 0.01, seeded(1), narrow=how))
     assert not answers
     first, second = (Sums.of(lesson, 0.01).statistics() for lesson in made)
     assert torch.equal(first.mean, second.mean) and torch.equal(first.pooled(), second.pooled())

@@ -7,7 +7,7 @@ images only. So they are a constant of every model with that network.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from amgc.core import symmetric
 
 KIND = "background"
 FOLDER = Path(__file__).with_name("backgrounds")
-# Weights of the identity beside the covariance within and the covariance between the public classes.
+# Weights of the level beside the covariance within and the covariance between the public classes.
 WITHIN, BETWEEN = 1.0, 1.0
 
 
@@ -26,36 +26,33 @@ WITHIN, BETWEEN = 1.0, 1.0
 class Background:
     """Features of public images: mean (d,), covariance within (d, d) and between (d, d) their classes, float64.
 
-    about : the images.
+    about : the images. network : the checksum of the network's weights (`amgc.features.weights.checksum`).
     """
 
     mean: Tensor
     within: Tensor
     between: Tensor
     about: str
+    network: str
 
     @property
     def dim(self) -> int:
         return len(self.mean)
 
-    def ridge(self, share: float) -> Tensor:
-        """Return what to add to a covariance of few samples (d, d), with an average variance of 1; share is 1 / samples.
+    def ridge(self, share: float, level: Tensor) -> Tensor:
+        """Return what to add to a covariance of few samples (d, d), with an average variance of 1.
 
         With a covariance S within classes and class means that vary by B, LDA with means that are drawn towards their average
         by the posterior of n samples is LDA with the covariance S + S B⁻¹ S / n.
+
+        share : 1 / n. level (d,) : what would be added to the variances without a background; S is mixed with it.
         """
-        found = self._within + share * self._apart
-        return found / found.diagonal().mean()
-
-    @cached_property
-    def _within(self) -> Tensor:
-        return _mixed(self.within / self.within.diagonal().mean(), WITHIN)
-
-    @cached_property
-    def _apart(self) -> Tensor:
-        between = _mixed(self.between / self.within.diagonal().mean(), BETWEEN)
-        found = self._within @ torch.linalg.solve(between, self._within)
-        return (found + found.T) / 2
+        unit = self.within.diagonal().mean()
+        within = _mixed(self.within / unit, level, WITHIN)
+        between = _mixed(self.between / unit, torch.ones_like(level), BETWEEN)
+        found = within + share * within @ torch.linalg.solve(between, within)
+        symmetric_part: Tensor = (found + found.T) / 2
+        return symmetric_part / symmetric_part.diagonal().mean()
 
     def save(self, path: Path) -> None:
         """Write a file in half precision: standard deviations, correlations, and the leading directions between classes."""
@@ -70,13 +67,13 @@ class Background:
             "directions": vectors[:, kept].half(),
             "length": length.float(),
         }
-        tensor_files.write(path, KIND, {"about": self.about}, tensors)
+        tensor_files.write(path, KIND, {"about": self.about, "network": self.network}, tensors)
 
 
-def _mixed(matrix: Tensor, weight: float) -> Tensor:
-    """Return a covariance mixed with the identity times its average variance, with the same average variance."""
-    level = weight * float(matrix.diagonal().mean())
-    return (matrix + level * torch.eye(len(matrix), dtype=matrix.dtype)) / (1 + weight)
+def _mixed(matrix: Tensor, level: Tensor, weight: float) -> Tensor:
+    """Return a covariance mixed with variances of the proportions `level` (d,), with the same average variance."""
+    extra = weight * matrix.diagonal().mean() * level / level.mean()
+    return (matrix + torch.diag(extra)) / (1 + weight)
 
 
 def names() -> list[str]:
@@ -101,4 +98,4 @@ def background(name: str) -> Background:
     directions = tensors["directions"].double() * tensors["length"].double()
     within = symmetric.mirrored(correlation) * torch.outer(deviation, deviation)
     between = directions @ directions.T
-    return Background(mean, within, (between + between.T) / 2, str(header["about"]))
+    return Background(mean, within, (between + between.T) / 2, str(header["about"]), str(header["network"]))

@@ -118,7 +118,8 @@ class _Total:
         """Return the loadings about as good as the best, and whether they include the first and the last of `loadings`."""
         best = quality.max()
         if not bool(best > 0):  # the classes cannot be distinguished
-            return Loadings(*[float(loadings[-1]) * self.samples / self.freedom] * 2, 0.0), False, True
+            largest = float(loadings[-1]) * self.samples / self.freedom
+            return Loadings(largest, largest, 0.0), False, True
         error = 2 * best.sqrt() * (1 - best) / self.samples**0.5  # standard error of a squared correlation
         enough, also_enough = quality - (1 - WITHIN) * best, quality - (best - ERRORS * error)
         first, last = int((enough >= 0).nonzero()[0]), int((also_enough >= 0).nonzero()[-1])

@@ -15,6 +15,7 @@ from amgc.core.expected import ENOUGH, Expected, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
 from amgc.core.linear import Linear
+from amgc.core.narrowing import version
 from amgc.core.parameters import available, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Head
@@ -173,7 +174,7 @@ class IncrementalClassifier(IncrementalStatistics):
         tensors = prefixed("statistics.", statistics.tensors())
         if privacy is not None:
             private, sums = self.sums_.packed(privacy)
-            header["private"] = private | {"features": self.n_features_in_}
+            header["private"] = private | {"features": self.n_features_in_, "background": version(privacy.background)}
             tensors |= prefixed("sums.", sums)
         return header, tensors | {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved.solution.margins}
 
@@ -199,6 +200,8 @@ class IncrementalClassifier(IncrementalStatistics):
             if (self.sums_.classes, self.sums_.dim) != (statistics.classes, statistics.dim):
                 raise ValueError("the noisy sums are of other classes than the statistics")
             self.n_features_in_ = int(header["private"]["features"])
+            if header["private"].get("background") != version(self.privacy_.background):
+                raise ValueError("its public directions are those of another version of amgc")
             if self.sums_.dim > self.privacy_.matrix(self.n_features_in_).shape[1]:
                 raise ValueError("the noisy sums have more directions than rows")
         if header["features"]:
@@ -253,7 +256,20 @@ class IncrementalClassifier(IncrementalStatistics):
 
     def _background(self) -> Background | None:
         """Return what is known of the features beforehand. Rows of a private classifier are others."""
-        return None if self.background is None or self.privacy_ is not None else background(self.background)
+        if self.background is None or self.privacy_ is not None:
+            return None
+        found = background(self.background)
+        if found.dim != self.n_features_in_:
+            raise ValueError(
+                f"background={self.background!r} is of {found.dim} features, and the rows have {self.n_features_in_}; use "
+                "background=None."
+            )
+        return found
+
+    def _restart(self) -> ClassStatistics:
+        found = super()._restart()
+        self._background()  # raises an error if it does not fit
+        return found
 
     def _shrinkage(self) -> tuple[float, float] | None:
         """Return the shrinkage; None for one that leave-one-out chooses.

@@ -87,9 +87,8 @@ class IncrementalStatistics:
     @property
     def privacy(self) -> Privacy | None:
         """The settings of differential privacy; None without `epsilon`."""
-        if self.epsilon is None:
-            return None
-        return Privacy(self.epsilon, self.delta, self.lessons, self.clip, self.directions, self.centre, self.background)
+        settings = self.delta, self.lessons, self.clip, self.directions, self.centre, self.background
+        return None if self.epsilon is None else Privacy(self.epsilon, *settings)
 
     # ---- learning ----------------------------------------------------------------------------------------------------
 
@@ -308,8 +307,7 @@ class IncrementalStatistics:
         if self.privacy_ is not None:
             return
         now: dict[str, Any] = {"covariance": kept.form, "dtype": str(kept.dtype).removeprefix("torch.")}
-        if kept.form == "lowrank":
-            now["rank"] = kept.rank
+        now |= {"rank": kept.rank} if kept.form == "lowrank" else {}
         for name, value in now.items():
             if (min(self.rank, kept.dim) if name == "rank" else getattr(self, name)) != value:
                 raise ValueError(

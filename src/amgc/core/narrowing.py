@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,6 +51,15 @@ def narrowing(dim: int, public: str | None = None) -> Narrowing:
         return discriminants(background(public))
     counts = torch.arange(1, dim + 1, dtype=torch.float64)
     return Narrowing(random_directions(dim, dim), (counts / dim).sqrt())
+
+
+def version(public: str | None) -> str | None:
+    """Return a checksum of a background. Directions that follow from another one are other directions."""
+    if public is None:
+        return None
+    known = background(public)
+    content = b"".join(part.numpy().tobytes() for part in (known.mean, known.within, known.between))
+    return hashlib.sha256(content).hexdigest()
 
 
 def discriminants(known: Background) -> Narrowing:

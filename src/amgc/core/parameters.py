@@ -41,9 +41,8 @@ def check_parameters(
         raise ValueError(f"rank must be a whole number of at least 1, not {rank!r}.")
     if not (isinstance(standardize, bool | np.bool_) or (isinstance(standardize, str) and standardize == "auto")):
         raise ValueError(f"standardize must be True, False or 'auto', not {standardize!r}.")
-    if background is not None:
-        if background not in names():
-            raise ValueError(f"background must be one of {', '.join(map(repr, names()))} or None, not {background!r}.")
+    if background is not None and background not in names():
+        raise ValueError(f"background must be one of {', '.join(map(repr, names()))} or None, not {background!r}.")
     available(device)
 
 

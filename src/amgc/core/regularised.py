@@ -68,13 +68,15 @@ def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: T
     """Return the same in closed form, for classes that all have the pooled covariance, none of them enlarged."""
     pooled = pooled_covariance(statistics)
     covariance = replace(pooled, keep=(1 - chosen.to_diagonal) * pooled.keep).plus_diagonal(chosen.ridge)
+    known = 0.0
     if chosen.prior is not None:
         covariance = covariance.plus(chosen.prior)
+        known = float(chosen.prior.trace() / (chosen.prior.trace() + chosen.ridge.sum()))
     head, closed = solve_shared(chosen.mean, covariance, is_new, balance)
     within = Within.of(statistics, closed.factor, chosen.keep, chosen.prior)
-    return _calibrated(within, head, torch.zeros_like(head.bias))
+    return _calibrated(within, head, torch.zeros_like(head.bias), known)
 
 
-def _calibrated(within: Within, head: Head, margins: Tensor) -> Solution:
-    degree = temperature(within, head)
+def _calibrated(within: Within, head: Head, margins: Tensor, known: float = 0.0) -> Solution:
+    degree = temperature(within, head, known)
     return Solution(head, degree, margins, expected(within, head, degree))

@@ -40,7 +40,9 @@ MOST_COMPARED = 256  # classes; with more, the power is half of that, because dr
 EQUAL, EQUAL_SAMPLES = 0.03, 20.0
 # The ridge and the form that the background suggests are compared by the logarithm of the part of the class indicators that is
 # not predicted. If it is `SAME`, one gets e times the weight of the other, and the form e^KNOWN times as much before.
-KNOWN, SAME = 1.0, 0.02
+# With a background, the level has this power of each feature's own variance: the gain on leaves is larger than the loss on
+# flowers and CIFAR images, which the background more than makes up.
+KNOWN, SAME, KNOWN_POWER = 1.0, 0.02, 0.5
 NO_LOSS = 1e-3  # differences of losses below this do not matter
 VARIANCE_FLOOR = 1e-4  # minimum share of the level that is added to each variance
 
@@ -87,10 +89,9 @@ def regularisation(
     keep = count / (count + MEAN_SAMPLES)
     centre = mean.mean(0)
     drawn = centre + keep.to(mean)[:, None] * (mean - centre)
-    ridge = _ridge(statistics, standardize, keep)
     if background is None or statistics.form == "diagonal" or bool(own.any()):
-        return Regularisation(drawn, keep, own, 0.0, ridge)
-    return Regularisation(drawn, keep, own, 0.0, *_with_background(statistics, background, ridge))
+        return Regularisation(drawn, keep, own, 0.0, _ridge(statistics, standardize, keep))
+    return Regularisation(drawn, keep, own, 0.0, *_with_background(statistics, background))
 
 
 def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
@@ -159,29 +160,24 @@ def _ridge(statistics: ClassStatistics, standardize: Standardize, keep: Tensor) 
         if 1 < len(statistics) <= MOST_COMPARED:
             power = OWN_POWER * _preference(statistics, covariance, (level, _between(level, own, OWN_POWER)), keep)
         level = _between(level, own, power)
-    return _loading(statistics, covariance, level) * level
+    return _loading(statistics, covariance, level)[0] * level
 
 
-def _with_background(statistics: ClassStatistics, background: Background, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a smaller ridge (d,), and what of the form that the background suggests (d, d) replaces the rest.
+def _with_background(statistics: ClassStatistics, background: Background) -> tuple[Tensor, Tensor]:
+    """Return a ridge (d,) and a matrix (d, d) of the form that the background suggests, to be added to the covariance.
 
-    In coordinates in which that form is the identity, leave-one-out chooses its size, and tells how good it is.
+    Leave-one-out chooses their sizes, as if each were alone, and tells how good they are. For the matrix it does so in
+    coordinates in which that is the identity.
     """
-    form = background.ridge(float((1 / statistics.count.double()).mean()))
-    root = torch.linalg.cholesky(form)
-    white = projected(statistics, torch.linalg.inv(root).T)
-    covariance, level = pooled_covariance(white), variance_level(white, False)
-    size, average = _loading(white, covariance, level) * float(level.mean()), float(ridge.mean())
-    left = [_quality(statistics, pooled_covariance(statistics), ridge), _quality(white, covariance, level)]
-    share = 1 / (1 + math.exp(-KNOWN - math.log((1 - left[0]) / (1 - left[1])) / SAME))
-    size = average ** (1 - share) * size**share
-    return (1 - share) * size / average * ridge, share * size * form
-
-
-def _quality(statistics: ClassStatistics, covariance: SharedCovariance, level: Tensor) -> float:
-    """Return how well the best loading with this level predicts samples that are left out, from 0 to below 1."""
-    found = chosen_loadings(covariance, level, statistics.mean, statistics.count, statistics.freedom)
-    return min(found.quality, 1 - NO_LOSS)
+    plain = _between(variance_level(statistics, False), variance_level(statistics, True), KNOWN_POWER)
+    form = background.ridge(float((1 / statistics.count.double()).mean()), plain)
+    white = projected(statistics, torch.linalg.inv(torch.linalg.cholesky(form)).T)
+    level = variance_level(white, False)
+    loading, quality = _loading(statistics, pooled_covariance(statistics), plain)
+    known, better = _loading(white, pooled_covariance(white), level)
+    share = 1 / (1 + math.exp(-KNOWN - math.log((1 - quality) / (1 - better)) / SAME))
+    size = float(loading * plain.mean()) ** (1 - share) * float(known * level.mean()) ** share
+    return (1 - share) * size / plain.mean() * plain, share * size * form
 
 
 def _between(average: Tensor, own: Tensor, power: float) -> Tensor:
@@ -199,7 +195,7 @@ def _preference(
     """
     logs = []
     for level in levels:
-        factor = Factor(covariance.plus_diagonal(_loading(statistics, covariance, level) * level), 0.0)
+        factor = Factor(covariance.plus_diagonal(_loading(statistics, covariance, level)[0] * level), 0.0)
         if not factor.exists:
             return 0.5
         logs.append(math.log(Within.of(statistics, factor, keep).loss() + NO_LOSS))
@@ -207,13 +203,14 @@ def _preference(
     return 1 / (1 + math.exp((logs[1] - logs[0]) / (EQUAL * (1 + EQUAL_SAMPLES / count))))
 
 
-def _loading(statistics: ClassStatistics, covariance: SharedCovariance, level: Tensor) -> float:
-    """Return e of the ridge e · level."""
+def _loading(statistics: ClassStatistics, covariance: SharedCovariance, level: Tensor) -> tuple[float, float]:
+    """Return e of the ridge e · level, and how well it predicts samples that are left out, from 0 to below 1."""
     freedom = statistics.freedom
     found = chosen_loadings(covariance, level, statistics.mean, statistics.count, freedom)
     if math.isinf(found.largest):
-        return 1.0  # there is no covariance, so any number gives the same predictions
+        return 1.0, 0.0  # there is no covariance, so any number gives the same predictions
     # Leave-one-out finds a range of loadings that are equally good. With few samples the largest is used, with many their
     # middle.
     low = 0.5 * freedom / (freedom + statistics.dim)
-    return max(math.exp(low * math.log(found.smallest) + (1 - low) * math.log(found.largest)), VARIANCE_FLOOR)
+    chosen = math.exp(low * math.log(found.smallest) + (1 - low) * math.log(found.largest))
+    return max(chosen, VARIANCE_FLOOR), min(found.quality, 1 - NO_LOSS)

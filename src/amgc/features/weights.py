@@ -7,6 +7,7 @@ random could still be trained, and only the accuracy would show the mistake.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
 import re
@@ -33,6 +34,15 @@ def save_extractor(path: str | os.PathLike[str], extractor: Extractor) -> None:
     made = {"extractor": extractor.name, "image_shape": list(extractor.image_shape), "options": options}
     header = {**made, "mean": extractor.mean, "std": extractor.std}
     tensor_files.write(path, KIND, header, extractor.network.state_dict())
+
+
+def checksum(extractor: Extractor) -> str:
+    """Return the SHA-256 of the weights of an extractor, without its options."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(extractor.network.state_dict().items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def load_extractor(path: str | os.PathLike[str]) -> Extractor:

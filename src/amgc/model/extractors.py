@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from amgc.core.background import background, names
 from amgc.core.statistics import Form
 from amgc.data.augment import normalise
 from amgc.data.images import Images
@@ -25,7 +26,7 @@ from amgc.features.lite import is_installed
 from amgc.features.lite_layout import VARIANTS
 from amgc.features.pretrained import import_timm
 from amgc.features.registry import find
-from amgc.features.weights import load_extractor, read_weights
+from amgc.features.weights import checksum, load_extractor, read_weights
 from amgc.files import FileFormatError
 from amgc.model.folder import Folder
 from amgc.model.inputs import Frame, Function, ImageError, Input, Vectors, none_usable
@@ -192,6 +193,15 @@ def resolve(features: str | os.PathLike[str] | None, options: dict[str, Any]) ->
 def defaults(name: str) -> dict[str, Any]:
     """Return the default options of an extractor in a model that differ from those in a run."""
     return {"filters": FILTERS, "draw": "gaussian"} if name == "patches" else {}
+
+
+def background_of(extractor: Extractor | Vectors) -> str | None:
+    """Return the name of the background of an extractor; None if it is not known for these weights and options."""
+    if extractor.name not in names() or not isinstance(extractor, Extractor):
+        return None
+    if replace(extractor.options, weights=None, resize=0) != find(extractor.name).options:  # type: ignore[call-arg]
+        return None
+    return extractor.name if checksum(extractor) == background(extractor.name).network else None
 
 
 def public_centre(extractor: Extractor) -> list[float]:

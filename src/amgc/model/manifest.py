@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Privacy:
-    """The contents of `Manifest.made["privacy"]`: the settings of `amgc.core.privacy.Privacy` except the centre."""
+    """The contents of `Manifest.made["privacy"]`: settings of `amgc.core.privacy.Privacy`, without centre and background."""
 
     epsilon: float
     delta: float

@@ -232,7 +232,7 @@ def new_state(
         name = extractor.name
     made: dict[str, Any] = {"by": "create", "seed": seed, "covariance": covariance}
     if privacy is not None:
-        made["privacy"] = {field: value for field, value in asdict(privacy).items() if field != "centre"}
+        made["privacy"] = {name: value for name, value in asdict(privacy).items() if name not in ("centre", "background")}
         made["centre"] = privacy.centre
     if fewest > 1:
         made["fewest"] = fewest
@@ -272,11 +272,14 @@ def with_extractor(state: State, extractor: Extractor | Vectors) -> State:
         form = "full" if extractor.dim <= FULL else "lowrank"
     size = extractor.image_shape[1] if isinstance(extractor, Extractor) else None
     made = manifest.made | {"classifier": {"covariance": form}}
+    known = extractors.background_of(extractor)
     if privacy := made.get("privacy"):
         centre = made.pop("centre")
-        if centre is None and isinstance(extractor, Extractor):
+        if centre is None and known is None and isinstance(extractor, Extractor):
             centre = extractors.public_centre(extractor)
         made["classifier"] |= privacy | {"centre": centre}
+    if known:
+        made["classifier"]["background"] = known
     return replace(state, extractor=extractor, manifest=replace(manifest, image=replace(manifest.image, size=size), made=made))
 
 

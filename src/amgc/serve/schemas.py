@@ -52,8 +52,8 @@ class Prediction(Exact):
         ge=0,
         le=MOST_TOLD,
         description="approximately the share of images of known classes that are less typical of their class; near 0 for "
-        "most images of something else, but not for every image of a new class among similar ones; at most 0.5; null if there are "
-        "too few images to estimate it, or no class statistics",
+        "most images of something else, but not for every image of a new class among similar ones; at most 0.5; null if there "
+        "are too few images to estimate it, or no class statistics",
     )
     classes: list[ClassProbability] = Field(description="the most likely classes, the most likely one first")
 
