@@ -71,8 +71,8 @@ class AMGCClassifier(ClassifierMixin, BaseEstimator, IncrementalClassifier):
         Network whose features the rows are. Its background, the covariances of its features on public images, is known before
         any sample. With few samples, a part of the ridge has the form that it suggests; leave-one-out chooses how much. It
         raises the accuracy with 1 to 20 samples a class. "lite0" is for the default features of lite0, as `amgc.Model` computes
-        them. It has no effect with numbers as `shrinkage`, or ``covariance="diagonal"``. With `epsilon`, its mean is the default
-        `centre`, and few samples are projected to the directions in which classes of public images differ most.
+        them. It has no effect with numbers as `shrinkage`, or ``covariance="diagonal"``. With `epsilon`, its mean is the
+        default `centre`, and few samples are projected to the directions in which classes of public images differ most.
     device : str, default="cpu"
         Device of the statistics and the solve, such as "cuda".
     dtype : {"float32", "float64"}, default="float32"

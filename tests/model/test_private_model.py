@@ -10,7 +10,9 @@ import pytest
 from model.drawing import draw
 
 from amgc.cli.main import main
+from amgc.core.background import background
 from amgc.core.privacy import BudgetError, Privacy
+from amgc.features.lite import is_installed
 from amgc.files import FileFormatError
 from amgc.model import Model, ModelError
 from amgc.model.folder import Folder
@@ -289,3 +291,24 @@ def test_the_centre_of_a_private_model_does_not_depend_on_its_images_and_is_stor
     assert chosen._state.classifier.privacy_.centre == (1.0,) * 8
     with pytest.raises(ValueError, match="same clip, directions, centre"):
         one.merge(chosen)
+
+
+# ---- the background --------------------------------------------------------------------------------------------------
+
+
+def test_a_private_model_of_photographs_uses_what_is_known_of_public_images(tmp_path, monkeypatch):
+    if not is_installed("lite0"):
+        pytest.skip("the extra photos is not installed")
+    model = Model.create(tmp_path / "model", "lite0", size=64, privacy=Privacy(8.0, lessons=2))
+    model.learn_all(lesson(12))
+    privacy = model._state.classifier.privacy_
+    assert privacy.background == "lite0" and privacy.centre == tuple(background("lite0").mean.tolist())
+    assert model._state.classifier.sums_.dim < 664 / 3
+    again = Model.open(model.path)
+    assert again.predict(draw("cat", 3)) == model.predict(draw("cat", 3))
+    second = Model.create(tmp_path / "second", model.path, privacy=Privacy(8.0, lessons=2))
+    second.learn_all({kind: draw(kind, 12, 1) for kind in KINDS})
+    assert Model.merged([model, second], tmp_path / "merged").info().privacy is not None
+    monkeypatch.setattr("amgc.core.incremental.version", lambda name: "another")
+    with pytest.raises(FileFormatError, match="another version"):
+        Model.open(model.path)
