@@ -303,6 +303,7 @@ def test_info_names_classes_of_one_or_two_images(make):
     model.learn(draw("dog", 1), "dog")
     model.learn(draw("owl", 2), "owl")
     assert any("2 classes with one or two images (such as 'dog')" in line for line in model.info().kept)
+    assert any("which tell those of one or two images" in line for line in model.info().not_kept)
 
 
 def test_evaluation_counts_by_hand(make):

@@ -146,7 +146,8 @@ def describe(path: Path, manifest: Manifest, contents: Contents, held: Mapping[s
         kept=tuple(_kept(manifest, contents)),
         not_kept=(
             "complete images" if contents.fragments else "images or parts of images, encoded or as pixels",
-            "features of single images; only sums over all images of a class are stored",
+            "features of single images; only sums over all images of a class are stored"
+            + (" (which tell those of one or two images)" if _few(manifest) else ""),
             "file names, dates and locations of images",
         ),
         made=manifest.made,
@@ -197,8 +198,7 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
     elif contents.form is not None:
         kept += ["for each class the number of images and the mean of their features", COVARIANCE[contents.form]]
         kept.append("the linear classifier and other numbers, computed from these alone")
-        few = [name for name, count in manifest.classes.items() if count <= FEW]
-        if few:
+        if few := _few(manifest):
             kept.append(
                 f"for {len(few)} classes with one or two images (such as {few[0]!r}) the features of these images: they follow "
                 "from mean and covariance"
@@ -218,6 +218,11 @@ def _kept(manifest: Manifest, contents: Contents) -> list[str]:
             "What the change added or deleted follows from the two (`amgc undo MODEL --clear` deletes it)"
         )
     return kept
+
+
+def _few(manifest: Manifest) -> list[str]:
+    """Return the classes of which so few images were learned that the features of each follow."""
+    return [name for name, count in manifest.classes.items() if 0 < count <= FEW and not manifest.private]
 
 
 def summary(manifest: Manifest) -> str:
