@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +115,9 @@ def test_classes_in_memory_are_renamed_joined_and_forgotten(taught):
     taught.rename("lynx", "dog", join=True)
     assert taught.classes == {"dog": 63} and taught.held.counts == {"dog": 3}
     taught.learn(draw("owl", 1), "owl", hold=5)
+    assert taught.info().can_undo
     assert taught.forget("owl").classes == {"dog": 63}
+    assert not taught.info().can_undo, "no earlier state has it either"
     assert taught.forget("dog").classes == {} and not taught.held.counts
 
 
@@ -136,15 +138,14 @@ def test_lessons_in_memory_are_restored(taught):
     assert taught.restore(stored).classes == stored.manifest.classes
 
 
-def test_a_model_that_is_replaced_by_one_of_other_features_says_what_is_lost(taught, tmp_path):
+def test_a_model_that_is_replaced_by_one_of_other_features_says_what_is_lost(taught, tmp_path, caplog):
     taught.learn(draw("owl", 2), "owl", hold=5)
     other = Model.create(tmp_path / "other", filters=4)
     other.learn(draw("bee"), "bee")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with caplog.at_level(logging.WARNING, "amgc.model"):
         Model.open(taught.path).restore(other.stored)
         taught.refresh()
-    assert "2 images in memory were dropped" in str(told[0].message) and taught.classes == {"bee": 30}
+    assert "lost were 2 images in memory" in caplog.text and taught.classes == {"bee": 30} and not taught.held.counts
 
 
 def test_a_full_disk_loses_nothing_in_memory(taught, monkeypatch):

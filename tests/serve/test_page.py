@@ -180,7 +180,7 @@ def test_a_folder_of_pictures_goes_to_the_card_it_is_dropped_on_or_chosen_for(pa
     assert page.complaints == []
     other.refresh()
     other.undo()
-    page.until("document.getElementById('known-sum').innerText.includes('20 pictures')")
+    page.until("document.getElementById('known-sum').innerText.includes('21 pictures')")
 
 
 GIVEN = "const given = new DataTransfer(); given.items.add(new File([bytes], 'seen.jpg', {type: 'image/jpeg'}))"

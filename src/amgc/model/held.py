@@ -6,8 +6,8 @@ If few images are written at a time, what they add follows from two versions of 
 from __future__ import annotations
 
 import copy
+import logging
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,8 @@ from amgc.text import plural
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+LOG = logging.getLogger("amgc.model")
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class States:
         """Replace the states in memory."""
         if held.lessons and _rows(stored) != _rows(self._stored) and self._stored.extractor is not None:
             lost = plural(sum(held.counts.values()), stored.manifest.noun)
-            warnings.warn(f"{lost} in memory were dropped: the model was replaced by one with other features.", stacklevel=2)
+            LOG.warning("lost were %s in memory: the model was replaced by one with other features", lost)
             held = Held()
         shown = held.added_to(stored)
         if held.lessons:

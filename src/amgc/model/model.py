@@ -202,7 +202,8 @@ class Model(States):
         with self.locked() as state:
             held = self._held.without(name)
             if name not in state.manifest.classes and name in self._held.lessons:
-                self._show(state, held)
+                self._folder.drop_previous()
+                self._show(State.read(self._folder, state), held)
             elif state.manifest.private:
                 self.write(changes.forget(state, name))
             else:
