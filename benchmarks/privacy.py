@@ -500,7 +500,7 @@ def main() -> None:
                 accuracy("CIFAR-100, lite0", found[0], (10, 50, 500), 2, found[1])
         if found and "unseen" in parts:
             with kept("privacy_unseen"):
-                accuracy("40 classes, lite0", unseen(found[0]), (10, 50, 500), 2, public="lite0")
+                accuracy("40 classes, lite0", unseen(found[0]), (10, 50, 100), 2, public="lite0")
     for name in SETS if folder else ():
         if name in parts:
             split, _ = photos(folder / name)
