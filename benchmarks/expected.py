@@ -4,11 +4,12 @@
     python benchmarks/expected.py --photos FOLDER    # FOLDER/flowers/train/CLASS/*.jpg, FOLDER/flowers/test, FOLDER/leaves, …
     python benchmarks/expected.py --quick            # generated images, to check that it runs
 
-Features of lite0, `AMGCClassifier(background="lite0")`, 20 draws of 5, 10, 20 and 50 photos a class from train/. stated: the expected accuracy.
-With 5 photos `expected_accuracy()` returns None and the page says nothing; that row is what it would say. held out: accuracy on
-the photos of train/ that were not drawn, by which the margins were chosen. test: accuracy on test/. Accuracies weight classes
-equally, in percent: mean ± standard deviation over the draws. Errors are stated minus measured on test photos, in points.
-margin: the mean of the stated ones. within it: draws whose error on test photos is not larger than their margin.
+Features of lite0, `AMGCClassifier(background="lite0")` as in models, 20 draws of 5, 10, 20 and 50 photos a class from train/.
+stated: the expected accuracy. With 5 photos `expected_accuracy()` returns None and the page says nothing; that row is what it
+would say. held out: accuracy on the photos of train/ that were not drawn, by which the margins were chosen. test: accuracy on
+test/. Accuracies weight classes equally, in percent: mean ± standard deviation over the draws. Errors are stated minus measured
+on test photos, in points. margin: the mean of the stated ones. within it: draws whose error on test photos is not larger than
+their margin.
 """
 
 from __future__ import annotations
