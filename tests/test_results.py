@@ -45,7 +45,7 @@ def test_the_pages_are_what_the_script_makes_of_the_kept_files(modules) -> None:
 
 
 def test_the_examples_of_the_parsers_hold(modules) -> None:
-    for module in (*modules, importlib.import_module("_scale")):
+    for module in (*modules, *(importlib.import_module(name) for name in ("_scale", "_bench_runs"))):
         failed, tried = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
         assert tried and not failed
 
