@@ -11,7 +11,7 @@ from dataclasses import dataclass
 HEADING = "Single runs"
 COLUMNS = ("method", "T", "seed", "LA", "AIA", "old", "new", "minutes", "commit")
 UPPER_BOUND = "joint"  # sees old images, so it is not ranked
-OWN = ("amgc", "amgc-exact", "amgc-closed", "amgc-drift")
+OWN = ("amgc", "amgc-exact", "amgc-closed", "amgc-drift", "amgc-drift-ve")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def seeds(runs: Collection[Run], tasks: int, methods: Collection[str]) -> str:
     parts = " and ".join([*filter(None, [", ".join(words[:-1])]), *words[-1:]])
     missing = [name for name in methods if name not in count]
     text = f"{len(count)} of {len(methods)} methods have rows{': ' * bool(parts)}{parts}."
-    return text + (f" Not run: {listed(missing)}." if count and missing else "")
+    return text + (f" Not run: {listed(missing)}." if 0 < len(missing) <= 9 else "")
 
 
 def describe(other: Behind) -> str:

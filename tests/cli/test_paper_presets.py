@@ -27,7 +27,7 @@ ABLATED = ("sblc", "sbndbolc", "sbgc", "dblc", "dbgc", "dbgc-sm")  # the other r
 # What these presets say about single methods, in full: everything else is the method's own default.
 SAID = {
     "cifar100": {"ewc"},
-    "tiny-imagenet": {"ewc", "il2a", "sdc", "adc", "ldc", "dpcr", "amgc-drift"},
+    "tiny-imagenet": {"ewc", "il2a", "sdc", "adc", "ldc", "dpcr", "amgc-drift", "amgc-drift-ve"},
     "imagenet-subset": {"ewc", "acil", "ds-al", "pass", "dpcr", "efc", "efc++"},
 }
 
@@ -128,7 +128,7 @@ def test_analytic_methods_on_imagenet_are_wider() -> None:
     assert hyper("paper-imagenet-subset-t20", "ds-al") == replace(find("ds-al").hyper, expansion=16384, ratio=1.5)
 
 
-@pytest.mark.parametrize("method", ["sdc", "adc", "ldc", "dpcr", "amgc-drift"])
+@pytest.mark.parametrize("method", ["sdc", "adc", "ldc", "dpcr", "amgc-drift", "amgc-drift-ve"])
 def test_drift_compensation_is_trained_as_its_official_lwf_says_for_each_data_set(method: str) -> None:
     """Tiny-ImageNet: lower learning rates. DPCR also has other ridges, and half the distillation on ImageNet-Subset."""
     default = find(method).hyper
