@@ -9,7 +9,7 @@ from _bench_runs import OWN, Run
 
 from amgc.report.style import COLOURS
 
-WIDTH, LEFT, PANEL, GAP, TOP, STEP = 760, 104, 300, 44, 62, 20  # pixels
+WIDTH, LEFT, PANEL, GAP, TOP, STEP = 760, 112, 290, 50, 62, 20  # pixels
 
 
 def bench_plot(runs: Collection[Run], counts: tuple[int, ...]) -> str:
