@@ -226,6 +226,7 @@ def filled(template: str) -> str:
         "fast": fast,
         "best_runs": best_runs,
         "bench": bench,
+        "bench_methods": len(BENCH),
         "bench_decided": lambda tasks: decided(bench_runs(), tasks),
         "bench_seeds": lambda tasks: seeds(bench_runs(), tasks, BENCH),
         "published": PUBLISHED,
