@@ -117,8 +117,8 @@ def decided(runs: Collection[Run], tasks: int) -> str:
     text = f"`{first}` has the highest LA, {spread(leaders).strip()} %. "
     if len(seeds) == 1:
         close = [other.method for other in behind if other.points <= 2]
-        text += f"Every row compared has one class order, {seeds[0]}. "
-        text += f"Within two points of it are {listed(close)}, which one run each does not tell apart. " if close else ""
+        text += f"Every row has one class order, {seeds[0]}; "
+        text += f"one run each does not tell it apart from those within two points: {listed(close) if close else 'none'}. "
     else:
         close = [other.method for other in behind if other.deviations is None or other.deviations < 2]
         text += f"On the same {len(seeds)} class orders, {listed([describe(other) for other in behind[:3]])} follow. "
