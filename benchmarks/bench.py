@@ -166,9 +166,10 @@ def main() -> None:
             seeds = [f"--seed={chosen.seeds[0]}"] if len(chosen.seeds) == 1 else ["--seeds", *map(str, chosen.seeds)]
             grid = ["--tasks", *map(str, chosen.tasks), *seeds, "--dry-run"]
             sys.exit(compare(methods, preset, chosen.out, grid, chosen.root))
-        precision = ["--precision", chosen.precision] if chosen.precision else []
+        machine = ["--feature-cache", str(chosen.out / "features")]  # frozen methods share the network, so also its features
+        machine += ["--precision", chosen.precision] if chosen.precision else []
         for seed, tasks in itertools.product(chosen.seeds, chosen.tasks):
-            flags = ["--tasks", str(tasks), "--seed", str(seed), *precision]
+            flags = ["--tasks", str(tasks), "--seed", str(seed), *machine]
             ended = compare(methods, preset, chosen.out, flags, chosen.root)
             if ended == STOPPED:
                 sys.exit(ended)
