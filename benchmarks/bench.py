@@ -7,8 +7,8 @@
     python benchmarks/bench.py --quick         # digits, three methods, one epoch; nothing is kept
 
 One seed at a time, T = 10 before T = 20, and cheap methods first, so that a table exists early. Several machines and sessions
-can fill the table: rows of benchmarks/results/bench.txt whose runs are elsewhere stay, if bench.toml had the same settings for
-the method then. docs/bench.md says what is comparable with published numbers.
+can fill the table: benchmarks/results/bench.txt has a line for each run, and lines whose runs are elsewhere stay, if bench.toml
+had the same settings for the method then. docs/bench.md says what is comparable with published numbers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from _bench_runs import Run, read, spread, written
 from _kept import RESULTS
 from _report import kept
 
@@ -39,7 +39,8 @@ else:
 
 # Frozen methods first: they share the training of task 1. `joint` is the upper bound.
 METHODS = ("ncm", "lda", "fecam", "acil", "ds-al", "ranpac", "fetril", "amgc-exact", "amgc-closed", "lwf", "sdc", "adc", "ldc")
-METHODS += ("dpcr", "amgc-drift", "amgc", "efc", "efc++", "adagauss", "ewc", "finetune", "joint", "ssre", "pass", "il2a")
+METHODS += ("dpcr", "amgc-drift", "amgc-drift-ve", "amgc", "efc", "efc++", "adagauss", "ewc", "finetune", "joint")
+METHODS += ("ssre", "pass", "il2a")
 TASKS = (10, 20)
 SEEDS = (1993, 1994, 1995)
 # LA / AIA on CIFAR-100 with a full ResNet-18 and hundreds of epochs, by number of tasks, and who reports them. A dagger: as
@@ -71,45 +72,50 @@ def compare(methods: tuple[str, ...], data: str, out: Path, flags: list[str], ro
     return amgc(["compare", *methods, "--data", data, "--out", str(out), *flags])
 
 
-def spread(values: list[float]) -> str:
-    deviation = f" ±{statistics.stdev(values):4.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):5.1f}{deviation}"
-
-
 def show(out: Path, methods: tuple[str, ...], counts: tuple[int, ...] = TASKS) -> None:
-    """Print the table of the finished runs, with a line for each method that has none."""
-    runs: dict[tuple[str, int], list[RunRecord]] = defaultdict(list)
-    for run in find_runs(out):
-        if run.finished:
-            runs[run.method, len(run.sizes)].append(run)
-    before = {} if len(counts) == 1 else earlier()
+    """Print the table of means over the finished runs, with a line for each method that has none; then the single runs."""
+    found = {} if len(counts) == 1 else {run.key: run for run in earlier()}
+    for record in find_runs(out):
+        if record.finished:
+            run = finished(record)
+            found[run.key] = run
     print("LA, AIA, and accuracy on old and new classes after the last task, %, mean ± standard deviation over seeds;")
-    print("minutes of a run beside other work; published LA / AIA (other networks and budgets: not comparable with ours)")
+    print("minutes of a run beside other work, without what it took from another run;")
+    print("published LA / AIA (other networks and budgets: not comparable with ours)")
     for tasks in counts:
         print(f"\nT = {tasks}")
-        print(f"{'method':12}  {'LA':11}  {'AIA':11}  {'old':11}  {'new':11}  {'minutes':>7}  {'runs, commit':12}  published")
+        print(f"{'method':13}  {'LA':11}  {'AIA':11}  {'old':11}  {'new':11}  {'minutes':>7}  {'runs, commits':28}  published")
         for name in methods:
             source, figures = PUBLISHED.get(name, ("", {}))
             beside = f"{figures[tasks]} ({source})" if tasks in figures else "–"
-            own, (count, shown) = runs.get((name, tasks), []), before.get((name, tasks), (0, ""))
-            print(f"{name:12}  {shown if count > len(own) else row(own)}  {beside}")
+            own = [run for run in found.values() if (run.method, run.tasks) == (name, tasks)]
+            print(f"{name:13}  {row(own)}  {beside}")
+    print(f"\n{written(found.values())}")
 
 
-def earlier() -> dict[tuple[str, int], tuple[int, str]]:
-    """Return the kept rows with today's settings, by method and tasks: the number of runs, and the figures."""
-    found: dict[tuple[str, int], tuple[int, str]] = {}
-    for part in re.split(r"\n\s*\n", (RESULTS / "bench.txt").read_text(encoding="utf-8")):
-        if heading := re.match(r"T = (\d+)\n", part):
-            for line in part.splitlines()[2:]:
-                name, *columns, made = re.split(r"\s{2,}", line)[:7]
-                count, commits = [*made.split(", "), ""][:2]
-                if count.isdigit() and all(settings(name, commit) == settings(name) for commit in commits.split()):
-                    found[name, int(heading[1])] = int(count), aligned(columns, made)
-                elif count.isdigit():
-                    print(f"{name}, T = {heading[1]}: left out; its settings have changed since {commits}", file=sys.stderr)
-    return found
+def earlier() -> list[Run]:
+    """Return the kept runs with today's settings."""
+    stay = []
+    for run in read((RESULTS / "bench.txt").read_text(encoding="utf-8")):
+        if settings(run.method, run.commit.split()[0]) == settings(run.method):
+            stay.append(run)
+        else:
+            print(f"{run.method}, T = {run.tasks}: left out; its settings have changed since {run.commit}", file=sys.stderr)
+    return stay
 
 
+def finished(record: RunRecord) -> Run:
+    """Return the figures of a finished run."""
+    metrics = record.metrics
+    shares = (metrics.last_accuracy, metrics.average_incremental_accuracy, metrics.old_accuracy[-1], metrics.new_accuracy[-1])
+    minutes = sum(sum(task.values()) for task in record.seconds) / 60
+    precision = record.config["machine"]["precision"]
+    commit = " ".join([str(record.commit), *([precision] if precision != "32-true" else [])])
+    figures = [f"{100 * (share or 0.0):.2f}" for share in shares]
+    return Run(record.method, len(record.sizes), int(record.config["seed"]), *figures, f"{minutes:.1f}", commit)
+
+
+@cache
 def settings(method: str, commit: str = "") -> dict[str, Any]:
     """Return what bench.toml says of a method, now or at a commit."""
     path = Path(__file__).with_suffix(".toml")
@@ -119,25 +125,18 @@ def settings(method: str, commit: str = "") -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in ("about", "cost", "methods")} | {"own": only.get(method)}
 
 
-def row(runs: list[RunRecord]) -> str:
+def row(runs: list[Run]) -> str:
     """Return the figures of one method: five columns, and how many runs of which commits."""
     if not runs:
         return aligned(["–"] * 5, "not run")
-    metrics = [run.metrics for run in runs]
-    columns = [[m.last_accuracy for m in metrics], [m.average_incremental_accuracy for m in metrics]]
-    columns += [[m.old_accuracy[-1] for m in metrics], [m.new_accuracy[-1] for m in metrics]]
-    minutes = statistics.mean(sum(sum(task.values()) for task in run.seconds) for run in runs) / 60
-    commits = " ".join(sorted({str(run.commit) for run in runs}))
-    precision = " ".join(sorted({run.config["machine"]["precision"] for run in runs} - {"32-true"}))
-    shown = [spread([100 * (value or 0.0) for value in column]) for column in columns]
-    return aligned([*shown, f"{minutes:.1f}"], ", ".join(filter(None, [str(len(runs)), commits, precision])))
+    shown = [spread([float(getattr(run, name)) for run in runs]) for name in ("la", "aia", "old", "new")]
+    minutes = statistics.mean(float(run.minutes) for run in runs)
+    return aligned([*shown, f"{minutes:.1f}"], ", ".join([str(len(runs)), *sorted({run.commit for run in runs})]))
 
 
 def aligned(columns: list[str], made: str) -> str:
     *figures, minutes = columns
-    return "  ".join(
-        [*(f"{f'{figure:>5}' if figure != '–' else figure:11}" for figure in figures), f"{minutes:>7}", f"{made:12}"]
-    )
+    return "  ".join([*(f"{figure:11}" for figure in figures), f"{minutes:>7}", f"{made:28}"])
 
 
 def main() -> None:
@@ -167,9 +166,10 @@ def main() -> None:
             seeds = [f"--seed={chosen.seeds[0]}"] if len(chosen.seeds) == 1 else ["--seeds", *map(str, chosen.seeds)]
             grid = ["--tasks", *map(str, chosen.tasks), *seeds, "--dry-run"]
             sys.exit(compare(methods, preset, chosen.out, grid, chosen.root))
-        precision = ["--precision", chosen.precision] if chosen.precision else []
+        machine = ["--feature-cache", str(chosen.out / "features")]  # frozen methods share the network, so also its features
+        machine += ["--precision", chosen.precision] if chosen.precision else []
         for seed, tasks in itertools.product(chosen.seeds, chosen.tasks):
-            flags = ["--tasks", str(tasks), "--seed", str(seed), *precision]
+            flags = ["--tasks", str(tasks), "--seed", str(seed), *machine]
             ended = compare(methods, preset, chosen.out, flags, chosen.root)
             if ended == STOPPED:
                 sys.exit(ended)

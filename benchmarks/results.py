@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import _scale
+from _bench_plot import bench_plot
+from _bench_runs import Run, decided, read, seeds
 from _kept import RESULTS, kept
 from _photo_plot import photos_plot
 from _privacy_plot import privacy_plot
 from ablation import DOUBTFUL, cells
 from bench import METHODS as BENCH
+from bench import TASKS as BENCH_TASKS
 from competitors import FROZEN, TRAINED
 from warm import METHODS as WARM
 
@@ -134,6 +137,11 @@ def bench(tasks: int) -> list[dict[str, str]]:
     return sorted(done, key=lambda row: -float(row["LA"].split()[0])) + [row for row in rows.values() if row["LA"] == "–"]
 
 
+def bench_runs() -> list[Run]:
+    """Return the single runs of bench.txt."""
+    return read(kept("bench").text)
+
+
 def headline() -> list[tuple[str, float, float, str, bool]]:
     """Return the rows of the plot in README.md: name, LA, AIA, cost, and whether it is ours."""
     paper, control = figures(1, "amgc", "cifar100", 10), f"{CONTROL} filters, T = 10"
@@ -218,6 +226,9 @@ def filled(template: str) -> str:
         "fast": fast,
         "best_runs": best_runs,
         "bench": bench,
+        "bench_methods": len(BENCH),
+        "bench_decided": lambda tasks: decided(bench_runs(), tasks),
+        "bench_seeds": lambda tasks: seeds(bench_runs(), tasks, BENCH),
         "published": PUBLISHED,
         "preset_filters": preset_filters,
         "warm_methods": WARM,
@@ -230,6 +241,7 @@ def pages() -> dict[Path, str]:
     """Return every generated file with its text."""
     made = {ROOT / "docs" / path.name: filled(path.name) for path in sorted(TEMPLATES.glob("*.md"))}
     made[ROOT / "docs" / "headline.svg"] = headline_plot()
+    made[ROOT / "docs" / "bench.svg"] = bench_plot(bench_runs(), BENCH_TASKS)
     made[ROOT / "docs" / "photos.svg"] = photos_plot(kept("photos"))
     made[ROOT / "docs" / "privacy.svg"] = privacy_plot(kept)
     return made | {ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8"))}

@@ -7,7 +7,8 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_the_pages_are_what_the_script_makes_of_the_kept_files(modules) -> None:
 
 
 def test_the_examples_of_the_parsers_hold(modules) -> None:
-    for module in (*modules, importlib.import_module("_scale")):
+    for module in (*modules, *(importlib.import_module(name) for name in ("_scale", "_bench_runs"))):
         failed, tried = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
         assert tried and not failed
 
@@ -111,6 +112,55 @@ def test_check_says_which_page_is_stale(modules, monkeypatch, tmp_path, capsys) 
     assert results.main() == 0 and page.read_text() == "new\n"
     monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
     assert results.main() == 0
+
+
+def test_the_bench_merges_runs_of_several_machines(modules, monkeypatch, tmp_path, capsys) -> None:
+    bench, runs = importlib.import_module("bench"), importlib.import_module("_bench_runs")
+
+    def made(method: str, seed: int, la: str, commit: str = "abc") -> Any:
+        return runs.Run(method, 10, seed, la, "30.0", "20.0", "10.0", "1.0", commit)
+
+    kept = [
+        made("lda", 1993, "20.0"),
+        made("lda", 1994, "99.9"),
+        made("ncm", 1993, "10.0", "changed"),
+        made("acil", 1993, "25.0"),
+    ]
+    (tmp_path / "bench.txt").write_text(f"command: x\n\nT = 10\n\n{runs.written(kept)}\n")
+    own = [SimpleNamespace(finished=True, run=made("lda", 1994, "22.00", "def")), SimpleNamespace(finished=False)]
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    monkeypatch.setattr(bench, "find_runs", lambda out: own)
+    monkeypatch.setattr(bench, "finished", lambda record: record.run)
+    monkeypatch.setattr(bench, "settings", lambda method, commit="": commit == "changed")
+    bench.show(tmp_path, ("lda", "ncm", "acil"))
+    printed = capsys.readouterr()
+    ten = modules[0].Kept(printed.out).table("T = 10\n")
+    assert [(row["method"], row["LA"], row["runs, commits"]) for row in ten] == [
+        ("lda", "21.0 ± 1.4", "2, abc, def"),
+        ("ncm", "–", "not run"),
+        ("acil", "25.0", "1, abc"),
+    ]
+    assert {run.key: run.la for run in runs.read(printed.out)} == {
+        ("lda", 10, 1993): "20.0",
+        ("lda", 10, 1994): "22.00",
+        ("acil", 10, 1993): "25.0",
+    }
+    assert "ncm, T = 10: left out; its settings have changed since changed" in printed.err
+
+
+def test_the_benchs_page_says_who_is_ahead_and_what_is_not_told_apart(modules) -> None:
+    runs = importlib.import_module("_bench_runs")
+    las = {"acil": (25, 26, 27), "sdc": (24, 27, 26), "ncm": (10, 11, 13), "joint": (60, 60, 60), "efc": (40,)}
+    three = [
+        runs.Run(name, 10, seed, str(la), "0", "0", "0", "0", "abc")
+        for name, each in las.items()
+        for seed, la in enumerate(each)
+    ]
+    text = runs.decided(three, 10)
+    assert "`acil` has the highest LA, 26.0 ± 1.0 %" in text and "not told apart from it: `sdc`." in text
+    assert "`ncm`, 14.7 points (25.4 standard deviations)" in text and "efc" not in text and "joint" not in text
+    assert "No two methods" in runs.decided(three, 20)
+    importlib.import_module("xml.etree.ElementTree").fromstring(modules[1].bench_plot(three, (10, 20)))
 
 
 def test_imagenets_time_follows_from_the_measured_points(modules, monkeypatch, tmp_path) -> None:

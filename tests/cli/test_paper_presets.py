@@ -27,7 +27,7 @@ ABLATED = ("sblc", "sbndbolc", "sbgc", "dblc", "dbgc", "dbgc-sm")  # the other r
 # What these presets say about single methods, in full: everything else is the method's own default.
 SAID = {
     "cifar100": {"ewc"},
-    "tiny-imagenet": {"ewc", "il2a", "sdc", "adc", "ldc", "dpcr", "amgc-drift"},
+    "tiny-imagenet": {"ewc", "il2a", "sdc", "adc", "ldc", "dpcr", "amgc-drift", "amgc-drift-ve"},
     "imagenet-subset": {"ewc", "acil", "ds-al", "pass", "dpcr", "efc", "efc++"},
 }
 
@@ -126,6 +126,28 @@ def test_il2a_on_tiny_imagenet_is_that_of_its_own_script() -> None:
 def test_analytic_methods_on_imagenet_are_wider() -> None:
     assert hyper("paper-imagenet-subset-t20", "acil") == replace(find("acil").hyper, expansion=16384)
     assert hyper("paper-imagenet-subset-t20", "ds-al") == replace(find("ds-al").hyper, expansion=16384, ratio=1.5)
+
+
+@pytest.mark.parametrize("method", ["sdc", "adc", "ldc", "dpcr", "amgc-drift", "amgc-drift-ve"])
+def test_drift_compensation_is_trained_as_its_official_lwf_says_for_each_data_set(method: str) -> None:
+    """Tiny-ImageNet: lower learning rates. DPCR also has other ridges, and half the distillation on ImageNet-Subset."""
+    default = find(method).hyper
+    slow = replace(default, later=replace(default.later, extractor_lr=1e-3, head_lr=1e-3))
+    tiny = replace(slow, ridge=2000.0) if method == "dpcr" else slow
+    subset = replace(default, ridge=2000.0, distillation=5.0) if method == "dpcr" else default
+    for tasks in (10, 20):
+        assert hyper(f"paper-tiny-imagenet-t{tasks}", method) == tiny
+        assert hyper(f"paper-imagenet-subset-t{tasks}", method) == subset
+
+
+@pytest.mark.parametrize("method", ["efc", "efc++"])
+def test_efc_on_imagenet_has_the_settings_of_its_optimizer_manager(method: str) -> None:
+    own, default = hyper("paper-imagenet-subset-t10", method), find(method).hyper
+    falls = [epoch for epoch in range(1, own.first.epochs) if rate(own.first, epoch) < rate(own.first, epoch - 1)]
+    assert (own.first.optimizer, own.first.extractor_lr, own.first.weight_decay, falls) == ("sgd", 0.1, 5e-4, [80, 120, 150])
+    assert own == replace(
+        default, rotations=False, first=own.first, later=replace(default.later, extractor_lr=1e-5, head_lr=1e-4)
+    )
 
 
 def test_pass_on_imagenet_has_the_schedules_of_its_own_script() -> None:

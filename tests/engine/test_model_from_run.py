@@ -23,7 +23,7 @@ from amgc.model import Model, ModelError
 pytestmark = pytest.mark.cpus
 
 # A new method that is refused has to be named here.
-NOT_LINEAR = {"acil", "adagauss", "adc", "amgc-drift", "dpcr", "ds-al", "fecam", "ldc", "ncm", "ranpac", "sdc"}
+NOT_LINEAR = {"acil", "adagauss", "adc", "amgc-drift", "amgc-drift-ve", "dpcr", "ds-al", "fecam", "ldc", "ncm", "ranpac", "sdc"}
 OFTEN = {"amgc", "amgc-closed", "fecam", "lda", "pass"}  # make test-all tests the others
 
 

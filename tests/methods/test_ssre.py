@@ -16,12 +16,24 @@ from scipy.special import log_softmax
 
 from amgc.engine.run import run
 from amgc.engine.session import Session
+from amgc.engine.training import rate
 from amgc.engine.watch import Watch
 from amgc.features.branches import branched
 from amgc.methods.contract import Batch, Task
+from amgc.methods.registry import find
 from amgc.methods.ssre import SSRE, similarity
 
 pytestmark = pytest.mark.cpus
+
+
+def test_task_1_is_trained_as_by_pycil_and_later_ones_as_by_the_official_code() -> None:
+    first, later = find("ssre").hyper.first, find("ssre").hyper.later
+    falls = [[epoch for epoch in range(1, p.epochs) if rate(p, epoch) < rate(p, epoch - 1)] for p in (first, later)]
+    assert falls == [[45, 90], [45]] and (first.epochs, later.epochs) == (101, 60)
+    assert [(p.optimizer, p.extractor_lr, p.weight_decay, p.head_weight_decay, p.batch_size) for p in (first, later)] == [
+        ("adam", 1e-3, 5e-4, 5e-4, 64),
+        ("adam", 2e-4, 5e-4, 5e-4, 128),
+    ]
 
 
 def test_the_similarity_is_the_largest_cosine() -> None:

@@ -26,7 +26,7 @@ from amgc.engine.run import run
 from amgc.methods import registry
 from amgc.methods.contract import Phase, Task, TaskImages
 from amgc.methods.lwf import LwF, LwFHyper
-from amgc.methods.registry import find
+from amgc.methods.registry import find, methods
 
 pytestmark = [pytest.mark.slow, pytest.mark.cpus]  # tests/engine/test_processes.py watches over the engine
 FIXED = {"batchnorm": "fixed", "optimizer": "sgd"}
@@ -39,8 +39,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "ssre": {},
     "pass": {"first": GENTLE, "later": GENTLE},  # images are turned
     "il2a": {"first": GENTLE, "later": GENTLE},  # and mixed with images of the other process
+    "sdc": {},  # an old network's features
     "adc": {},  # images are picked out and changed
     "ldc": {},  # a second stage, on augmented images
+    "dpcr": {},
+    "amgc-drift": {},
+    "efc": {"first": GENTLE, "later": GENTLE},
     "efc++": {"first": GENTLE, "later": GENTLE},
     "adagauss": {"first": GENTLE, "later": GENTLE},  # and modules of its own
     "lwf-grouped": {"first": {"clip": 0.5}, "later": {"clip": 0.5}},  # and clipped gradients, with learning rates of its own
@@ -81,7 +85,8 @@ def images() -> Dataset:
 def config(case: str) -> Config:
     """For one process; torchrun's number of processes counts, not the config's."""
     changes = {"first": FIXED, "later": FIXED} | METHODS[case]
-    return tiny.config(case.partition("-")[0], **changes, sizes=(2, 2, 1), natural_order=True, machine={"threads": 1})
+    method = case if case in methods() else case.partition("-")[0]
+    return tiny.config(method, **changes, sizes=(2, 2, 1), natural_order=True, machine={"threads": 1})
 
 
 def in_two_processes(root: Path) -> None:

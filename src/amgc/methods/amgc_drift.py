@@ -33,6 +33,7 @@ class DriftHyper(CompensatedHyper):
     ridge: float = option(0.0, "added to every variance before the classifier is solved", least=0)
 
 
+@method("amgc-drift-ve", DriftHyper(margin=0.4), "amgc-drift with variances of old classes enlarged as in the paper", SOURCES)
 @method("amgc-drift", DriftHyper(), sources=SOURCES)
 class AMGCDrift(LwF[DriftHyper]):
     """AMGC's exact classifier from means and covariances that follow the drift of a network trained by LwF.
