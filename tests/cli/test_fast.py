@@ -1,4 +1,4 @@
-"""The presets `fast-*`: patches and the closed form, on images of any size and kind."""
+"""The presets `fast-*` and `best-*`: patches, or layers, and the closed form, on images of any size and kind."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from amgc.cli.main import main
 from amgc.methods.registry import find, methods
 
 FAST = [name for name in presets.names() if name.startswith("fast-")]
+BEST = [name for name in presets.names() if name.startswith("best-")]
 
 
 def hyper(*arguments: str) -> dict[str, object]:
@@ -22,10 +23,10 @@ def hyper(*arguments: str) -> dict[str, object]:
     return vars(config.hyper) | {"epochs": (config.hyper.first.epochs, config.hyper.later.epochs)}
 
 
-@pytest.mark.parametrize("name", FAST)
-def test_a_fast_preset_is_the_closed_form_and_trains_nothing(name: str) -> None:
+@pytest.mark.parametrize("name", FAST + BEST)
+def test_a_fast_preset_is_the_closed_form_and_trains_no_classifier(name: str) -> None:
     assert presets.named(name).methods == ("amgc-closed",)
-    found = hyper(name, "--data", "folder:photos") if name == "fast-folder" else hyper(name)
+    found = hyper(name, "--data", "folder:photos") if name.endswith("folder") else hyper(name)
     assert (found["ridge"], found["epochs"]) == (None, (0, 0))
 
 
@@ -39,17 +40,17 @@ def test_a_flag_overrides_the_preset() -> None:
     assert (found["ridge"], found["epochs"]) == (0.1, (3, 0))
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", FAST + BEST)
 @pytest.mark.parametrize("method", ["amgc-exact", "lda", "ncm", "fecam", "acil", "ds-al", "ranpac"])
 def test_methods_of_a_frozen_network_train_nothing(method: str, name: str) -> None:
-    data = ["--data", "folder:photos"] if name == "fast-folder" else []
+    data = ["--data", "folder:photos"] if name.endswith("folder") else []
     assert hyper(name, "--method", method, *data)["epochs"] == (0, 0)
 
 
 def test_the_list_of_methods_that_train_nothing_is_complete() -> None:
     """These are the methods with a frozen network, except FeTrIL, which trains a classifier."""
     frozen = {name for name, entry in methods().items() if not entry.hyper.later.epochs}
-    assert all(set(presets.named(name).only) == frozen for name in FAST)
+    assert all(set(presets.named(name).only) == frozen for name in FAST + BEST)
 
 
 @pytest.mark.parametrize("method", ["finetune", "fetril"])
@@ -70,10 +71,10 @@ def test_patch_sizes_are_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--features.sizes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", FAST + BEST)
 def test_a_fast_preset_has_the_papers_figures_where_the_paper_has_them(name: str) -> None:
-    fast, rival = presets.named(name), name.replace("fast-", "paper-")
-    assert fast.features == "patches"
+    fast, rival = presets.named(name), f"paper-{name[5:]}"
+    assert fast.features == ("patches" if name in FAST else "layers")
     paper = presets.named(rival).paper if rival in presets.names() else {}
     assert fast.paper == ({"amgc-closed": paper["amgc"]} if paper else {})
 
@@ -106,7 +107,10 @@ def test_grey_images_of_28_pixels(tmp_path: Path) -> None:
     assert accuracy(tmp_path / "run") > 0.9
 
 
-def test_a_folder_of_photos_of_mixed_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"), [("fast-folder", []), ("best-folder", ["--features.steps", "5", "--features.widths", "8", "16"])]
+)
+def test_a_folder_of_photos_of_mixed_sizes(name: str, options: list[str], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for label, name in enumerate(("cat", "dog", "owl")):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -114,6 +118,6 @@ def test_a_folder_of_photos_of_mixed_sizes(tmp_path: Path) -> None:
             tint = rng.uniform(0.6, 1, 3)
             pixels = (stripes(label, 70 + number, rng)[:, : 66 + number // 2, None] * tint).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
-    arguments = ["--data", f"folder:{tmp_path / 'photos'}", "--tasks", "3", "--features.filters", "24", "--quiet"]
-    assert main(["run", "fast-folder", *arguments, "--data.cache", "False", "--out", str(tmp_path / "run")]) == 0
+    arguments = ["--data", f"folder:{tmp_path / 'photos'}", "--tasks", "3", "--features.filters", "24", "--quiet", *options]
+    assert main(["run", name, *arguments, "--data.cache", "False", "--out", str(tmp_path / "run")]) == 0
     assert accuracy(tmp_path / "run") > 0.9

@@ -149,13 +149,18 @@ def test_what_the_network_learns_of_four_digits_helps_with_the_other_six() -> No
     assert after > before + 0.015
 
 
-def test_the_network_learns_to_tell_the_classes_and_their_rotations_apart() -> None:
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_the_network_learns_to_tell_the_classes_and_their_rotations_apart(
+    bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "has_bfloat16", lambda: bfloat16)
     network = build("layers", image_shape=(1, 8, 8), filters=4, widths=(8, 16), steps=120, networks=1)
     losses: list[float] = []
     network.report = lambda step, steps, loss: losses.append(float(loss))  # type: ignore[method-assign]
     data = load("digits").train
     network.fit(data.subset((data.labels < 3).nonzero().squeeze(1)), generator=torch.Generator().manual_seed(0))
     assert len(losses) == 120 and losses[0] > 0.9 * np.log(12) and np.mean(losses[-10:]) < 0.6 * np.log(12)
+    assert {tensor.dtype for tensor in network.averages.buffers() if tensor.is_floating_point()} == {torch.float32}
 
 
 def test_a_seed_decides_the_network_and_nothing_else_does() -> None:

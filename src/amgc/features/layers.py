@@ -246,7 +246,7 @@ class Training:
         self.network.whiten(self.seen(torch.randperm(len(self.labels), generator=self.random)[:SOME]))
         learned = [p for module in (self.network, self.classifier) for p in module.parameters() if p.requires_grad]
         optimiser = torch.optim.SGD(learned, lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
-        order = torch.empty(0, dtype=torch.int64)
+        order, half = torch.empty(0, dtype=torch.int64), self.device.type == "cpu" and has_bfloat16()
         for step in range(1, steps + 1):
             while len(order) < TRAINED:
                 order = torch.cat([order, torch.randperm(len(self.labels), generator=self.random)])
@@ -254,13 +254,21 @@ class Training:
             turn = torch.randint(self.turns, (len(rows),), generator=self.random)
             share = step / steps
             optimiser.param_groups[0]["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP) + 1e-3)
-            last = self.network(augmented(self.seen(rows), self.crop, turn, self.mirror, self.random))[-1]
+            views = augmented(self.seen(rows), self.crop, turn, self.mirror, self.random)
+            # No cache: it would keep the weights of the first step, because `in_threads` has entered autocast already.
+            with torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
+                last = self.network(views)[-1]
             targets = (self.turns * self.labels[rows] + turn).to(self.device)
-            loss = cross_entropy(self.classifier(last.mean((2, 3))), targets, label_smoothing=SMOOTHING)
+            loss = cross_entropy(self.classifier(last.float().mean((2, 3))), targets, label_smoothing=SMOOTHING)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             report(step, loss.detach())
+
+
+def has_bfloat16() -> bool:
+    """Return whether the CPU multiplies numbers of 16 bits. A step of training then takes 0.55 times as long."""
+    return torch.cpu._is_avx512_bf16_supported()
 
 
 def augmented(images: Tensor, size: tuple[int, int], turn: Tensor, mirror: bool, generator: Generator) -> Tensor:
