@@ -47,6 +47,15 @@ def percent(value: float | None) -> str:
     return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0 turns -0.0 into 0.0
 
 
+def per_second(rate: float) -> str:
+    """Return a rate with two digits below ten, so that a slow one is not 0.
+
+    >>> per_second(63.7), per_second(2.345), per_second(0.0234)
+    ('64', '2.3', '0.023')
+    """
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
 def plural(count: int, noun: str) -> str:
     """Format a count with its noun.
 

@@ -45,7 +45,7 @@ def test_classes_are_learned_from_folders_and_predicted(capsys):
     assert main(["learn", "model", folder("photos", "cat", "dog"), *QUICK]) == 0
     output = capsys.readouterr().out
     assert re.match(
-        r"Learned 2 classes from 24 images in [\d.]+ s \(\d+ images/s\); the model has 2 classes\. No image", output
+        r"Learned 2 classes from 24 images in [\d.]+ s \([\d.,]+ images/s\); the model has 2 classes\. No image", output
     )
     assert main(["learn", "model", folder("more", "owl"), folder("again", "cat", count=5, seed=1)]) == 0
     output = capsys.readouterr().out

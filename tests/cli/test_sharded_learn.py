@@ -33,7 +33,7 @@ def test_a_folder_is_learned_in_shards(capsys):
     assert main(["learn", "model", "photos", *QUICK, "--jobs", "1", "--shard-files", "7"]) == 0
     told = capsys.readouterr().out
     assert "4 shards, 1 worker on this machine." in told and "Learned 2 classes from 24 images" in told
-    assert re.search(r"About 24 images at \d+ images/s a worker: about", told) and "Memory: about" in told
+    assert re.search(r"About 24 images at [\d.,]+ images/s a worker: about", told) and "Memory: about" in told
     assert "here for 2 classes." in told
     assert main(["learn", "chosen", "photos", "--jobs", "1"]) == 0
     assert "Features: patches, because the images are small" in capsys.readouterr().out

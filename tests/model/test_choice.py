@@ -9,13 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from amgc.cli.main import main
+from amgc.core.incremental import IncrementalClassifier
 from amgc.features.lite import VARIANTS, is_installed
 from amgc.model import Model, extractors
 from amgc.model.extractors import INSPECTED_SIDE, in_colour, look
+from amgc.model.folder import Folder
 from amgc.model.inputs import images_from
+from amgc.model.state import State
 
 HUES = {"grass": (60, 140, 40), "sky": (90, 150, 230), "rose": (200, 40, 70)}
 
@@ -167,6 +171,47 @@ def test_a_model_on_lite0_forgets_learns_on_and_is_reopened(tmp_path: Path, inst
     reopened = Model.open(tmp_path / "model")
     assert labels(reopened) == labels(model) == labels(taught(tmp_path / "other", "grass", "rose"))
     assert "the network lite0 with its weights" in reopened.info().kept
+
+
+def backgrounds(model: Model) -> tuple[str | None, str | None]:
+    """Return what a model gives to new lessons, and what its classifier has."""
+    state = State.read(Folder(model.path))
+    assert isinstance(state.classifier, IncrementalClassifier)
+    return state.manifest.made["classifier"].get("background"), state.classifier.background
+
+
+def test_a_model_on_lite0_uses_its_background_and_an_older_one_stays_without(
+    tmp_path: Path, installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = taught(tmp_path / "new", "grass", "sky")
+    site = Model.create(tmp_path / "site", tmp_path / "new")  # the extractor of the other folder: the same weights
+    site.learn_all({"rose": photographs("rose", 6)})
+    assert backgrounds(new) == backgrounds(site) == backgrounds(new.merge(site)) == ("lite0", "lite0")
+    assert new.info().features["background"] == "lite0"
+    with monkeypatch.context() as patch:
+        patch.setattr(extractors, "background_of", lambda extractor: None)
+        old = taught(tmp_path / "old", "grass", "sky")
+        answers = [one.probabilities for one in old.predict(photographs("sky", 3, seed=1))]
+    reopened = Model.open(tmp_path / "old")
+    assert [one.probabilities for one in reopened.predict(photographs("sky", 3, seed=1))] == answers
+    reopened.learn(photographs("rose", 6), "rose")
+    assert backgrounds(reopened) == (None, None)
+    assert "background" not in reopened.info().features
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [("lite0", {}, "lite0"), ("lite0", {"resize": 96}, "lite0"), ("lite0", {"unit": False}, None), ("resnet32", {}, None)],
+)
+def test_a_background_is_that_of_the_default_features(name: str, options: dict, expected: str | None, installed: None) -> None:
+    assert extractors.background_of(extractors.create(name, options, 64, 0)) == expected
+
+
+def test_a_network_with_other_weights_has_no_background(installed: None) -> None:
+    trained = extractors.create("lite0", {}, 64, 0)
+    with torch.no_grad():
+        next(iter(trained.parameters())).mul_(1.001)
+    assert extractors.background_of(trained) is None
 
 
 @pytest.mark.slow  # test_export.py has a smaller network

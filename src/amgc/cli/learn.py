@@ -28,7 +28,7 @@ from amgc.cli.own_images import ModelFolder
 from amgc.cli.tyro_flags import several
 from amgc.cli.workers import On, Workers, has_finished, is_unfinished, learn_shards
 from amgc.data.shards import Shard
-from amgc.text import duration, first_few, plural
+from amgc.text import duration, first_few, per_second, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -185,7 +185,7 @@ def with_cost(progress: ProgressCallback, screen: Console) -> ProgressCallback:
             (start, before), (now, _) = calls
             rate = (done - before) / max(now - start, 1e-9)
             if (left := (total - done) / rate) > LONG:
-                screen.print(f"{total:,} images at {rate:.0f} images/s: about {duration(left)}.", highlight=False)
+                screen.print(f"{total:,} images at {per_second(rate)} images/s: about {duration(left)}.", highlight=False)
 
     return shown
 
@@ -223,7 +223,7 @@ def describe_learned(learned: Learned, left_out: Sequence[str], manifest: Manife
     rate = learned.images / max(learned.seconds, 1e-9)
     lines = [
         f"Learned {plural(len(learned.added), 'class')} from {plural(learned.images, noun)} in "
-        f"{learned.seconds:.1f} s ({rate:.0f} {noun}s/s); the model has {plural(known, 'class')}. No {noun} was stored."
+        f"{learned.seconds:.1f} s ({per_second(rate)} {noun}s/s); the model has {plural(known, 'class')}. No {noun} was stored."
     ]
     if learned.again:
         lines.append(f"Known before, {noun}s added: {first_few(learned.again)}")

@@ -180,6 +180,7 @@ def describe(found: Info) -> list[str]:
         f"{found.path}: {plural(len(found.classes), 'class')} from {plural(found.images, found.noun)}",
         f"Features: {described}" + (f", images of {side} × {side} pixels" if side else ""),
         *([f"Chosen because {features['why']}"] if features.get("why") else []),
+        *([f"Background: how the features of {known} vary on public images"] if (known := features.get("background")) else []),
         *([f"Extractor: {features['checksum'][:16]} (models with the same one can be merged)"] if features["checksum"] else []),
         *([] if found.margins else ["Margins: 0 for every class"]),
         f"Created {found.created}, changed {found.changed} (change {found.generation}), amgc {found.amgc}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from amgc.cli.errors import UsageError, say
 from amgc.data.shards import FileShard, Shard
-from amgc.text import byte_size, duration, plural
+from amgc.text import byte_size, duration, per_second, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +81,7 @@ def estimate(state: State, shards: Sequence[Shard], jobs: int) -> Iterator[str]:
             images = round(images * len(given) / max(sum(len(one.source) for one in given), 1))
         if images > len(shards):  # else a stream does not know its length
             left = images / rate / jobs
-            yield f"About {plural(images, 'image')} at {rate:.0f} images/s a worker: about {duration(left)}."
+            yield f"About {plural(images, 'image')} at {per_second(rate)} images/s a worker: about {duration(left)}."
     labels = [{label for _, label in shard.files} for shard in shards if isinstance(shard, FileShard)]
     known = len(set(state.manifest.classes).union(*labels)) if labels else CLASSES
     worker = worker_memory(state, *([max(map(len, labels))] if labels else []))
@@ -109,7 +109,8 @@ def shown(screen: Console, quiet: bool) -> Iterator[Any]:
             left = spent * (1 - now.share) / (now.share - first.share)
             text = f"{now.done:,} of {plural(now.total, 'shard')}, {plural(now.images, 'image')} merged"
             screen.print(
-                f"{text}, {(now.images - first.images) / spent:.0f} images/s; about {duration(left)} left.", highlight=False
+                f"{text}, {per_second((now.images - first.images) / spent)} images/s; about {duration(left)} left.",
+                highlight=False,
             )
 
         yield show

@@ -226,7 +226,7 @@ class SharedCovariance:
         return replace(self, variances=self.variances + extra)
 
     def plus(self, matrix: Tensor) -> SharedCovariance:
-        """Add a matrix (d, d). Its variances are not `extra`."""
+        """Add a symmetric matrix (d, d), in float64."""
         upper = self.upper.double() * self.keep + matrix.to(self.upper.device)
         return SharedCovariance(upper, 1.0, self.variances + matrix.diagonal().to(self.variances))
 

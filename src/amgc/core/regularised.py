@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from amgc.core import symmetric
 from amgc.core.background import Background
 from amgc.core.calibration import temperature
 from amgc.core.expected import Expected, expected
@@ -68,12 +69,13 @@ def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: T
     """Return the same in closed form, for classes that all have the pooled covariance, none of them enlarged."""
     pooled = pooled_covariance(statistics)
     covariance = replace(pooled, keep=(1 - chosen.to_diagonal) * pooled.keep).plus_diagonal(chosen.ridge)
-    known = 0.0
-    if chosen.prior is not None:
-        covariance = covariance.plus(chosen.prior)
-        known = float(chosen.prior.trace() / (chosen.prior.trace() + chosen.ridge.sum()))
-    head, closed = solve_shared(chosen.mean, covariance, is_new, balance)
-    within = Within.of(statistics, closed.factor, chosen.keep, chosen.prior)
+    if chosen.prior is None:
+        head, closed = solve_shared(chosen.mean, covariance, is_new, balance)
+        return _calibrated(Within.of(statistics, closed.factor, chosen.keep), head, torch.zeros_like(head.bias))
+    covariance = covariance.plus(chosen.prior)
+    head, _ = solve_shared(chosen.mean, covariance, is_new, balance)
+    within = Within.of(statistics, symmetric.mirrored(covariance.upper) + torch.diag(covariance.extra), chosen.keep)
+    known = float(chosen.prior.trace() / (chosen.prior.trace() + chosen.ridge.sum()))
     return _calibrated(within, head, torch.zeros_like(head.bias), known)
 
 

@@ -51,12 +51,7 @@ class Factor:
         return symmetric.backward(self.root, white).double() * self.scale[:, None]
 
     def share(self, diagonal: Tensor) -> float:
-        """Return tr(Σ⁻¹ diag) for diag ≥ 0 (d,): exact in few dimensions, else by fixed random signs (Hutchinson).
-
-        For a matrix (d, d), return tr(Σ⁻¹ matrix).
-        """
-        if diagonal.ndim == 2:
-            return float(self.solve(self.white(diagonal.to(self.scale))).trace())
+        """Return tr(Σ⁻¹ diag) for diag ≥ 0 (d,): exact in few dimensions, else by fixed random signs (Hutchinson)."""
         dim, size = self.covariance.dim, diagonal.clamp_min(0).sqrt()
         if dim <= DOUBLE_UP_TO:
             return float(self.white(torch.diag(size)).square().sum())

@@ -90,11 +90,8 @@ class Within:
     roots: list[Tensor]
 
     @classmethod
-    def of(cls, statistics: ClassStatistics, metric: Factor | Tensor, keep: Tensor, prior: Tensor | None = None) -> Within:
-        """Return it for the regularised Σ: its factor, a matrix (d, d), or its diagonal (d,).
-
-        prior (d, d) : the part of a factor's Σ that does not depend on the samples, besides the ridge.
-        """
+    def of(cls, statistics: ClassStatistics, metric: Factor | Tensor, keep: Tensor) -> Within:
+        """Return it for the regularised Σ: its factor, a matrix (d, d), or its diagonal (d,)."""
         mean = statistics.mean - statistics.mean.mean(0)
         # An odd function of the means: two classes have opposite ones, whose lengths are equal up to rounding.
         order = (mean / mean.abs().max().clamp_min(1e-300)).pow(3).sum(1).argsort().cpu()
@@ -103,8 +100,7 @@ class Within:
         if isinstance(metric, Factor):
             white = metric.white(mean.T).double()
             weight, level = metric.solve(white.to(metric.root)).T, metric.covariance.variances
-            constant = metric.share(metric.covariance.extra) + (0.0 if prior is None else metric.share(prior))
-            trace = max(statistics.dim - constant, 0.0)
+            trace = max(statistics.dim - metric.share(metric.covariance.extra), 0.0)
         else:
             whitener, pooled = Whitener(metric), statistics.pooled().double()
             white, level = whitener.push(mean).T, metric if metric.ndim == 1 else metric.diagonal()

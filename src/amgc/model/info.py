@@ -33,6 +33,7 @@ class Info:
 
     classes : number of images of each class, in the order in which classes were learned; 0 if it is not known.
     features : name, options and number of features of the extractor, and its checksum ("" before it is fitted).
+        background : the network whose features are known from public images, if they are.
     margins : m_k of the paper by class; empty if all are 0.
     bytes : size of each file.
     kept, not_kept : what is stored and what is never stored, in words.
@@ -135,6 +136,8 @@ def describe(path: Path, manifest: Manifest, contents: Contents, held: Mapping[s
     """Return the description of a model in the folder `path`. `held`: the number of images by class that are in memory only."""
     entry = manifest.files.get("extractor")
     features = {name: value for name, value in asdict(manifest.features).items() if name != "why" or value is not None}
+    if known := (manifest.made.get("classifier") or {}).get("background"):
+        features["background"] = known
     return Info(
         path=str(path),
         classes=dict(manifest.classes),
