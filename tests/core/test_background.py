@@ -136,13 +136,14 @@ def test_every_form_with_correlations_uses_it(known: Background, form: str, tmp_
     assert_close(stored.predict_proba(X), classifier.predict_proba(X), 1e-12)
 
 
-def test_the_ridge_and_the_background_s_form_share_one_size(known: Background) -> None:
+@pytest.mark.parametrize(("standardize", "power"), [("auto", 0.5), (True, 1.0), (False, 0.0)])
+def test_the_ridge_and_the_background_s_form_share_one_size(known: Background, standardize: bool, power: float) -> None:
     """Both are what leave-one-out chooses for each alone; the share of the form follows from how well each predicts."""
     X, y = samples(known, 5)
     statistics = ClassStatistics(DIM, dtype=torch.float64).update(X, y)
-    chosen = regularisation(statistics, None, "auto", known)
+    chosen = regularisation(statistics, None, standardize, known)
     average, own = (variance_level(statistics, each) for each in (False, True))
-    level = (average * own).sqrt()
+    level = average ** (1 - power) * own**power
     assert_close(chosen.ridge / chosen.ridge.mean(), level / level.mean(), 1e-9)
     form = known.ridge(1 / 5, level)
     assert_close(chosen.prior / chosen.prior.diagonal().mean(), form, 1e-9)
@@ -162,3 +163,9 @@ def test_fixed_shrinkage_and_variances_alone_do_not_use_it(known: Background) ->
     for settings in ({"shrinkage": 0.5}, {"covariance": "diagonal"}):
         both = [AMGCClassifier(background=name, **settings).fit(X, y) for name in (None, "drawn")]
         assert_close(both[0].coef_, both[1].coef_, 1e-12)
+
+
+def test_a_single_sample_or_class_is_enough(known: Background) -> None:
+    X, y = samples(known, 2)
+    for rows in (slice(1), slice(2)):
+        assert AMGCClassifier(background="drawn").fit(X[rows], y[rows]).predict_proba(X).tolist() == [[1.0]] * len(X)

@@ -75,7 +75,8 @@ def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: T
     covariance = covariance.plus(chosen.prior)
     head, _ = solve_shared(chosen.mean, covariance, is_new, balance)
     within = Within.of(statistics, symmetric.mirrored(covariance.upper) + torch.diag(covariance.extra), chosen.keep)
-    known = float(chosen.prior.trace() / (chosen.prior.trace() + chosen.ridge.sum()))
+    size = float(chosen.prior.trace())
+    known = size / (size + float(chosen.ridge.sum()))
     return _calibrated(within, head, torch.zeros_like(head.bias), known)
 
 

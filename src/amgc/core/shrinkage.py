@@ -91,7 +91,7 @@ def regularisation(
     drawn = centre + keep.to(mean)[:, None] * (mean - centre)
     if background is None or statistics.form == "diagonal" or bool(own.any()):
         return Regularisation(drawn, keep, own, 0.0, _ridge(statistics, standardize, keep))
-    return Regularisation(drawn, keep, own, 0.0, *_with_background(statistics, background))
+    return Regularisation(drawn, keep, own, 0.0, *_with_background(statistics, background, standardize))
 
 
 def variance_level(statistics: ClassStatistics, standardize: Standardize) -> Tensor:
@@ -163,14 +163,15 @@ def _ridge(statistics: ClassStatistics, standardize: Standardize, keep: Tensor) 
     return _loading(statistics, covariance, level)[0] * level
 
 
-def _with_background(statistics: ClassStatistics, background: Background) -> tuple[Tensor, Tensor]:
+def _with_background(statistics: ClassStatistics, background: Background, standardize: Standardize) -> tuple[Tensor, Tensor]:
     """Return a ridge (d,) and a matrix (d, d) of the form that the background suggests, to be added to the covariance.
 
     Leave-one-out chooses their sizes, as if each were alone, and tells how good they are. For the matrix it does so in
     coordinates in which that is the identity.
     """
-    plain = _between(variance_level(statistics, False), variance_level(statistics, True), KNOWN_POWER)
-    form = background.ridge(float((1 / statistics.count.double()).mean()), plain)
+    power = KNOWN_POWER if standardize == "auto" else float(standardize)
+    plain = _between(variance_level(statistics, False), variance_level(statistics, True), power)
+    form = background.ridge(float((1 / statistics.count.double()).mean()), plain.cpu())
     white = projected(statistics, torch.linalg.inv(torch.linalg.cholesky(form)).T)
     level = variance_level(white, False)
     loading, quality = _loading(statistics, pooled_covariance(statistics), plain)
