@@ -136,6 +136,8 @@ def seeds(runs: Collection[Run], tasks: int, methods: Collection[str]) -> str:
     >>> runs = [Run(name, 10, seed, "", "", "", "", "", "") for name, seed in [("a", 1993), ("b", 1993), ("b", 1994)]]
     >>> seeds(runs, 10, ["a", "b", "c"])
     '2 of 3 methods have rows: 1 of two seeds and 1 of one. Not run: `c`.'
+    >>> seeds(runs[:1], 10, ["a", "b", "c"])
+    '1 of 3 methods have rows: 1 of one seed. Run so far: `a`.'
     >>> seeds(runs, 10, ["a", "b"])
     '2 of 2 methods have rows: 1 of two seeds and 1 of one.'
     """
@@ -148,7 +150,9 @@ def seeds(runs: Collection[Run], tasks: int, methods: Collection[str]) -> str:
     parts = " and ".join([*filter(None, [", ".join(words[:-1])]), *words[-1:]])
     missing = [name for name in methods if name not in count]
     text = f"{len(count)} of {len(methods)} methods have rows{': ' * bool(parts)}{parts}."
-    return text + (f" Not run: {listed(missing)}." if 0 < len(missing) <= 9 else "")
+    if not missing or not count:
+        return text
+    return f"{text} Not run: {listed(missing)}." if len(missing) < len(count) else f"{text} Run so far: {listed(list(count))}."
 
 
 def describe(other: Behind) -> str:

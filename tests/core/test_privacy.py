@@ -648,3 +648,16 @@ def test_a_classifier_with_a_centre_is_saved(tmp_path):
     again = AMGCClassifier.load(tmp_path / "a.safetensors")
     assert again.predict_proba(X).tolist() == classifier.predict_proba(X).tolist()
     assert again.merge(classifier).sums_.spent[0] == pytest.approx(2 * Privacy(8.0).loss)
+
+
+@pytest.mark.parametrize(("count", "epsilon"), [(40, 8.0), (40, 50.0), (400, 1.0)])
+def test_probabilities_are_neither_those_of_a_guess_nor_certain(count, epsilon):
+    """Leaving samples out tells nothing of noisy sums: it took all classes for equally likely."""
+    random = np.random.default_rng(0)
+    means = random.normal(size=(5, 300)) * 0.3
+    labels, truth = np.repeat(np.arange(5), count), np.repeat(np.arange(5), 40)
+    rows, test = (means[y] + random.normal(size=(len(y), 300)) for y in (labels, truth))
+    made = AMGCClassifier(epsilon=epsilon).fit(rows, labels)
+    sure, right = made.predict_proba(test).max(1).mean(), made.score(test, truth)
+    assert right > 0.4 and right - 0.35 < sure < right + 0.3
+    assert made.expected_accuracy() is None

@@ -32,6 +32,10 @@ LEAD, NOISE, POWER = 8.0, 7.0, 0.2
 TRUSTED_NOISE, TRUSTED_ABOVE, TRUSTED_BELOW = 4.0, 4.0, 400.0
 # With a ridge that a background suggests, the leads are larger: by 1.0 to 1.3 on held-out training images, 5 a class.
 KNOWN_LEAD = 1.2
+# Noisy sums have no samples that could be left out. Their statistics take the noise into account, and one temperature does for
+# all: of 1, 1.5, 2 and 3, held-out training photographs and CIFAR-100, 10 and 40 samples a class, ε from 1 to 8, have the
+# smallest calibration error with this one, 0.14 on average.
+NOISY = 2.0
 LEAST, LITTLE = 0.02, 0.3  # bounds of the part of the lead that is not noise, and of the noise
 
 

@@ -137,11 +137,11 @@ class IncrementalClassifier(IncrementalStatistics):
         """Return the accuracy to expect for new samples of the seen classes, and the two classes that are confused most.
 
         It follows from the class statistics, by leave-one-out, and needs no held-out data. None with fewer than two classes or
-        fewer than ten samples of a class: that is too few to say.
+        fewer than ten samples of a class: that is too few to say; and with `epsilon`, because of the noise.
         """
         self._check_fitted()
         counts = self.statistics_.count
-        if len(counts) < 2 or int(counts.min()) < ENOUGH:
+        if len(counts) < 2 or int(counts.min()) < ENOUGH or self.privacy_ is not None:
             return None
         found = self._solved().solution.expected or self._solve().expected  # files of earlier versions do not have it
         assert found is not None
@@ -252,6 +252,7 @@ class IncrementalClassifier(IncrementalStatistics):
                 shrinkage=self._shrinkage(),
                 standardize=self.standardize,
                 background=self._background(),
+                noisy=self.privacy_ is not None,
             )
 
     def _background(self) -> Background | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from amgc.core import symmetric
 from amgc.core.background import Background
-from amgc.core.calibration import temperature
+from amgc.core.calibration import NOISY, relative_scale, temperature
 from amgc.core.expected import Expected, expected
 from amgc.core.losses import margins
 from amgc.core.shrinkage import Regularisation, Standardize, pooled_covariance, regularisation
@@ -40,14 +40,16 @@ def solve_regularised(
     shrinkage: tuple[float, float] | None,
     standardize: Standardize,
     background: Background | None = None,
+    noisy: bool = False,
 ) -> Solution:
     """Return the head for regularised statistics, the temperature of its probabilities, and its margins.
 
     shrinkage : towards the pooled covariance and towards its diagonal. None chooses by the statistics, and the background.
+    noisy : the statistics follow from noisy sums. Leaving samples out then tells nothing.
     """
     chosen = regularisation(statistics, shrinkage, standardize, background)
     if statistics.form != "diagonal" and alike(is_new, margin) and not bool(chosen.own.any()):
-        return _solve_pooled(statistics, chosen, is_new, balance)
+        return _solve_pooled(statistics, chosen, is_new, balance, noisy)
     pooled = statistics.pooled()
     ridge = chosen.ridge.to(pooled)
     covariances = statistics.covariances.shrunk(pooled, (1 - chosen.own).to(pooled), chosen.to_diagonal)
@@ -62,24 +64,28 @@ def solve_regularised(
     average = average + (ridge if average.ndim == 1 else torch.diag(ridge))
     within = Within.of(statistics, average.double(), chosen.keep)
     old = (~is_new).to(head.weight)
-    return _calibrated(within, head, margins(head.weight, covariances, margin) * old)
+    return _calibrated(within, head, margins(head.weight, covariances, margin) * old, noisy)
 
 
-def _solve_pooled(statistics: ClassStatistics, chosen: Regularisation, is_new: Tensor, balance: Balance) -> Solution:
+def _solve_pooled(
+    statistics: ClassStatistics, chosen: Regularisation, is_new: Tensor, balance: Balance, noisy: bool
+) -> Solution:
     """Return the same in closed form, for classes that all have the pooled covariance, none of them enlarged."""
     pooled = pooled_covariance(statistics)
     covariance = replace(pooled, keep=(1 - chosen.to_diagonal) * pooled.keep).plus_diagonal(chosen.ridge)
     if chosen.prior is None:
         head, closed = solve_shared(chosen.mean, covariance, is_new, balance)
-        return _calibrated(Within.of(statistics, closed.factor, chosen.keep), head, torch.zeros_like(head.bias))
+        return _calibrated(Within.of(statistics, closed.factor, chosen.keep), head, torch.zeros_like(head.bias), noisy)
     covariance = covariance.plus(chosen.prior)
     head, _ = solve_shared(chosen.mean, covariance, is_new, balance)
     within = Within.of(statistics, symmetric.mirrored(covariance.upper) + torch.diag(covariance.extra), chosen.keep)
     size = float(chosen.prior.trace())
     known = size / (size + float(chosen.ridge.sum()))
-    return _calibrated(within, head, torch.zeros_like(head.bias), known)
+    return _calibrated(within, head, torch.zeros_like(head.bias), noisy, known)
 
 
-def _calibrated(within: Within, head: Head, margins: Tensor, known: float = 0.0) -> Solution:
+def _calibrated(within: Within, head: Head, margins: Tensor, noisy: bool, known: float = 0.0) -> Solution:
+    if noisy:
+        return Solution(head, NOISY * relative_scale(within, head), margins, None)
     degree = temperature(within, head, known)
     return Solution(head, degree, margins, expected(within, head, degree))
