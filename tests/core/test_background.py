@@ -7,8 +7,9 @@ from reference import assert_close
 
 from amgc import AMGCClassifier
 from amgc.core import background as module
+from amgc.core import symmetric
 from amgc.core.background import Background, background, names
-from amgc.core.shrinkage import regularisation, variance_level
+from amgc.core.shrinkage import pooled_covariance, regularisation, variance_level
 from amgc.core.statistics import ClassStatistics
 
 pytestmark = pytest.mark.cpus
@@ -134,6 +135,16 @@ def test_every_form_with_correlations_uses_it(known: Background, form: str, tmp_
     stored = AMGCClassifier.load(tmp_path / "stored")
     assert stored.background == "drawn"
     assert_close(stored.predict_proba(X), classifier.predict_proba(X), 1e-12)
+
+
+@pytest.mark.parametrize("form", ["full", "shared"])
+def test_a_matrix_is_added_to_a_covariance_of_either_form(known: Background, form: str) -> None:
+    X, y = samples(known, 4)
+    statistics = ClassStatistics(DIM, form, dtype=torch.float64).update(X, y)
+    ridge = torch.linspace(1, 2, DIM, dtype=torch.float64)
+    found = pooled_covariance(statistics).plus_diagonal(ridge).plus(known.within)
+    whole = symmetric.mirrored(found.upper) + torch.diag(found.extra)
+    assert_close(whole, (statistics.pooled() + torch.diag(ridge) + known.within).numpy(), 1e-12)
 
 
 @pytest.mark.parametrize(("standardize", "power"), [("auto", 0.5), (True, 1.0), (False, 0.0)])

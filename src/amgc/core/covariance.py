@@ -227,7 +227,7 @@ class SharedCovariance:
 
     def plus(self, matrix: Tensor) -> SharedCovariance:
         """Add a symmetric matrix (d, d), in float64."""
-        upper = self.upper.double() * self.keep + matrix.to(self.upper.device)
+        upper = (self.upper.double() * self.keep + matrix.to(self.upper.device)).triu()
         return SharedCovariance(upper, 1.0, self.variances + matrix.diagonal().to(self.variances))
 
 
