@@ -112,12 +112,12 @@ def test_grey_images_of_28_pixels(tmp_path: Path) -> None:
 )
 def test_a_folder_of_photos_of_mixed_sizes(name: str, options: list[str], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    for label, name in enumerate(("cat", "dog", "owl")):
-        (tmp_path / "photos" / name).mkdir(parents=True)
+    for label, animal in enumerate(("cat", "dog", "owl")):
+        (tmp_path / "photos" / animal).mkdir(parents=True)
         for number in range(20):
             tint = rng.uniform(0.6, 1, 3)
             pixels = (stripes(label, 70 + number, rng)[:, : 66 + number // 2, None] * tint).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+            Image.fromarray(pixels).save(tmp_path / "photos" / animal / f"{number}.png")
     arguments = ["--data", f"folder:{tmp_path / 'photos'}", "--tasks", "3", "--features.filters", "24", "--quiet", *options]
     assert main(["run", name, *arguments, "--data.cache", "False", "--out", str(tmp_path / "run")]) == 0
     assert accuracy(tmp_path / "run") > 0.9
