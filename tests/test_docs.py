@@ -64,10 +64,12 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def short(arguments: list[str]) -> list[str]:
-    """Shorten a command: one epoch per task if it trains, only the cost estimate on CIFAR-100."""
+    """Shorten a command: one epoch per task if it trains, two steps of small networks, only the cost estimate on CIFAR-100."""
     text = " ".join(arguments)
     if "cifar100" in text:
         return [*arguments, "--dry-run"]
+    if "best-" in text:
+        return [*arguments, "--features.steps", "2"]
     if arguments[0] not in ("run", "compare") or any(word in text for word in (".epochs", "patches", "fast-", "--help")):
         return arguments
     return [*arguments, "--first.epochs", "1", "--later.epochs", "1"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -133,7 +134,8 @@ def parts(session: Session, index: int, trial: Trial) -> Iterator[Part]:
 
 def measure(session: Session) -> list[Trial]:
     """Time a first and a later task."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that repeated features have singular covariances says nothing about the run
         trial, network, hyper = copy.copy(session), copy.deepcopy(session.network), session.config.hyper
         trial.network, trial.position, trial.checkpoints = network, Position(), Checkpoints(trial)
         trial.processes = OneProcess(session.processes, session.config.machine.precision)
