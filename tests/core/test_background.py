@@ -1,5 +1,7 @@
 """The covariance of a network's features on public images, and what a classifier of few samples gains by it."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -180,3 +182,7 @@ def test_a_single_sample_or_class_is_enough(known: Background) -> None:
     X, y = samples(known, 2)
     for rows in (slice(1), slice(2)):
         assert AMGCClassifier(background="drawn").fit(X[rows], y[rows]).predict_proba(X).tolist() == [[1.0]] * len(X)
+
+
+def test_the_checksum_is_that_of_the_file_and_not_of_numbers_that_a_cpu_computes():
+    assert module.checksum("lite0") == hashlib.sha256((module.FOLDER / "lite0.safetensors").read_bytes()).hexdigest()

@@ -6,6 +6,7 @@ images only. So they are a constant of every model with that network.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,8 +49,8 @@ class Background:
         share : 1 / n. level (d,) : what would be added to the variances without a background; S is mixed with it.
         """
         unit = self.within.diagonal().mean()
-        within = _mixed(self.within / unit, level, WITHIN)
-        between = _mixed(self.between / unit, torch.ones_like(level), BETWEEN)
+        within = mixed(self.within / unit, level, WITHIN)
+        between = mixed(self.between / unit, torch.ones_like(level), BETWEEN)
         found = within + share * within @ torch.linalg.solve(between, within)
         symmetric_part: Tensor = (found + found.T) / 2
         return symmetric_part / symmetric_part.diagonal().mean()
@@ -70,7 +71,7 @@ class Background:
         tensor_files.write(path, KIND, {"about": self.about, "network": self.network}, tensors)
 
 
-def _mixed(matrix: Tensor, level: Tensor, weight: float) -> Tensor:
+def mixed(matrix: Tensor, level: Tensor, weight: float) -> Tensor:
     """Return a covariance mixed with variances of the proportions `level` (d,), with the same average variance."""
     extra = weight * matrix.diagonal().mean() * level / level.mean()
     return (matrix + torch.diag(extra)) / (1 + weight)
@@ -79,6 +80,11 @@ def _mixed(matrix: Tensor, level: Tensor, weight: float) -> Tensor:
 def names() -> list[str]:
     """Return the names of the networks whose background is known."""
     return sorted(path.stem for path in FOLDER.glob("*.safetensors"))
+
+
+def checksum(name: str | None) -> str | None:
+    """Return the SHA-256 of a background's file; None for none. That of tensors computed from it would differ between CPUs."""
+    return None if name is None else hashlib.sha256((FOLDER / f"{name}.safetensors").read_bytes()).hexdigest()
 
 
 @cache

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amgc.core.background import Background, background
+from amgc.core.background import Background, background, checksum
 from amgc.core.expected import ENOUGH, Expected, ExpectedAccuracy, margin
 from amgc.core.inputs import Label, check_finite, check_small, in_range
 from amgc.core.learning import IncrementalStatistics
 from amgc.core.linear import Linear
-from amgc.core.narrowing import version
 from amgc.core.parameters import available, read_shrinkage
 from amgc.core.regularised import Solution, solve_regularised
 from amgc.core.solver import Head
@@ -174,7 +173,10 @@ class IncrementalClassifier(IncrementalStatistics):
         tensors = prefixed("statistics.", statistics.tensors())
         if privacy is not None:
             private, sums = self.sums_.packed(privacy)
-            header["private"] = private | {"features": self.n_features_in_, "background": version(privacy.background)}
+            header["private"] = private | {
+                "features": self.n_features_in_,
+                "background": privacy.background and checksum(privacy.background),
+            }
             tensors |= prefixed("sums.", sums)
         return header, tensors | {"head.weight": head.weight, "head.bias": head.bias, "head.margins": solved.solution.margins}
 
@@ -200,7 +202,7 @@ class IncrementalClassifier(IncrementalStatistics):
             if (self.sums_.classes, self.sums_.dim) != (statistics.classes, statistics.dim):
                 raise ValueError("the noisy sums are of other classes than the statistics")
             self.n_features_in_ = int(header["private"]["features"])
-            if header["private"].get("background") != version(self.privacy_.background):
+            if header["private"].get("background") != checksum(self.privacy_.background):
                 raise ValueError("its public directions are those of another version of amgc")
             if self.sums_.dim > self.privacy_.matrix(self.n_features_in_).shape[1]:
                 raise ValueError("the noisy sums have more directions than rows")

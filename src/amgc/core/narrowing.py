@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from amgc.core.background import Background, background
+from amgc.core.background import Background, background, mixed
 from amgc.core.spread import random_directions
 
 # Chosen on held-out training images: identity mixed with the covariances within and between public classes, and how much longer
@@ -53,20 +52,12 @@ def narrowing(dim: int, public: str | None = None) -> Narrowing:
     return Narrowing(random_directions(dim, dim), (counts / dim).sqrt())
 
 
-def version(public: str | None) -> str | None:
-    """Return a checksum of a background. Directions that follow from another one are other directions."""
-    if public is None:
-        return None
-    known = background(public)
-    content = b"".join(part.numpy().tobytes() for part in (known.mean, known.within, known.between))
-    return hashlib.sha256(content).hexdigest()
-
-
 def discriminants(known: Background) -> Narrowing:
     """Return the directions in which public classes differ, the best one first."""
-    values, vectors = torch.linalg.eigh(_mixed(known.within, WITHIN))
+    level = torch.ones(known.dim, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(mixed(known.within, level, WITHIN))
     white = vectors / values.sqrt()
-    _, turned = torch.linalg.eigh(white.T @ _mixed(known.between, BETWEEN) @ white)
+    _, turned = torch.linalg.eigh(white.T @ mixed(known.between, level, BETWEEN) @ white)
     found = white @ turned.flip(1)
     # Machines differ in the signs of eigenvectors. The largest entry gets a positive one.
     largest = found.gather(0, found.abs().argmax(0, keepdim=True))
@@ -74,10 +65,3 @@ def discriminants(known: Background) -> Narrowing:
     total = known.within + known.between
     squares = ((total @ found) * found).sum(0).cumsum(0) / total.trace()
     return Narrowing(found, LENGTH * squares.sqrt())
-
-
-def _mixed(matrix: Tensor, weight: float) -> Tensor:
-    """Return a covariance mixed with the identity times its average variance, with the same average variance."""
-    level = weight * float(matrix.diagonal().mean())
-    mixed: Tensor = (matrix + level * torch.eye(len(matrix), dtype=matrix.dtype)) / (1 + weight)
-    return mixed
