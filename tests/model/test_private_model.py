@@ -309,6 +309,6 @@ def test_a_private_model_of_photographs_uses_what_is_known_of_public_images(tmp_
     second = Model.create(tmp_path / "second", model.path, privacy=Privacy(8.0, lessons=2))
     second.learn_all({kind: draw(kind, 12, 1) for kind in KINDS})
     assert Model.merged([model, second], tmp_path / "merged").info().privacy is not None
-    monkeypatch.setattr("amgc.core.incremental.version", lambda name: "another")
+    monkeypatch.setattr("amgc.core.incremental.checksum", lambda name: "another")
     with pytest.raises(FileFormatError, match="another version"):
         Model.open(model.path)
